@@ -1,0 +1,19 @@
+"""The one exception that means "the user can fix this": one line, exit code 2."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input from outside: its message is one line that names the value and what would be right."""
+
+
+class RunStopped(Exception):
+    """A run that cannot go on by itself (a non-finite number, say); the message names the last good checkpoint."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt name: ` (did you mean X?)`, or nothing when no known name is close."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" (did you mean {by_lower[close[0]]}?)" if close else ""
