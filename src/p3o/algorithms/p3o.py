@@ -1,0 +1,192 @@
+"""P3O: Policy-on Policy-off Policy Optimization (Fakoor, Chaudhari and Smola, UAI 2019), Algorithm 1.
+
+Each iteration does one on-policy step on the fresh rollout, then ξ ~ Poisson(m) steps on replayed ones. The effective
+sample size of the replayed importance ratios sets both the clip, c = ESS, and the weight of the penalty that keeps the
+policy near the stored behaviour policies, λ = 1 − ESS.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from p3o import losses, optimizers, replay
+from p3o.algorithms.base import Algorithm, Metric, Specs, example_trajectory
+from p3o.config import Config, setting
+from p3o.errors import UserError
+from p3o.networks import Network, make_network
+from p3o.returns import generalized_advantage, value_where
+from p3o.types import Array, Params, Trajectory
+
+KL_DIRECTIONS = ("policy_behaviour", "behaviour_policy")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class P3OConfig(Config):
+    """Settings of P3O; the defaults are ours, `--preset paper` has the paper's."""
+
+    use_gae: bool = setting(True, "Generalised advantages; without: n-step returns minus the value.")
+    replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
+    burn_in: int = setting(2_500, "Steps per environment before replayed updates start.", minimum=0)
+    replay_samples: int = setting(
+        15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1
+    )
+    off_policy_updates: float = setting(
+        3.0, "Mean m of the Poisson number ξ of replayed updates per iteration; 0 switches the replay off.", minimum=0
+    )
+    kl_coef: float | str = setting("ess", "KL weight λ: `ess` for 1 − ESS, or a number.", choices=("ess",), minimum=0)
+    is_clip: float | str = setting(
+        "ess", "Clip c of the importance ratios: `ess`, or a number.", choices=("ess",), minimum=0
+    )
+    kl_direction: str = setting("policy_behaviour", "KL(π‖β) or KL(β‖π).", choices=KL_DIRECTIONS)
+    kl_reduction: str = setting("sum", "KL summed over action dimensions, or averaged.", choices=("sum", "mean"))
+    off_policy_entropy: bool = setting(False, "Add the entropy bonus in replayed updates too.")
+
+
+class P3OState(NamedTuple):
+    params: Params
+    opt_state: Any
+    replay: replay.ReplayState | None
+
+
+METRICS = (
+    Metric("ess", "normalised effective sample size of the replayed importance ratios", "off_policy_updates", is_shown=True),
+    Metric("kl_coef", "λ, the weight of the KL penalty", "off_policy_updates", is_shown=True),
+    Metric("is_clip", "c, the clip of the importance ratios", "off_policy_updates", is_shown=True),
+    Metric("kl", "KL between the policy and the stored behaviour policies", "off_policy_updates", is_shown=True),
+    Metric("entropy", "entropy of the policy on the fresh rollout", is_shown=True),
+    Metric("policy_loss", "policy-gradient loss of the on-policy step"),
+    Metric("value_loss", "mean squared value error over all gradient steps"),
+    Metric("off_policy_loss", "clipped policy-gradient loss of the replayed steps", "off_policy_updates"),
+    Metric("ratio_mean", "mean importance ratio", "off_policy_updates"),
+    Metric("ratio_max", "largest importance ratio of a minibatch", "off_policy_updates"),
+    Metric("off_policy_updates", "replayed gradient steps", is_count=True, is_shown=True),
+    Metric("grad_norm", "global norm of the gradient before clipping, over all gradient steps"),
+)
+
+
+def advantages_and_returns(
+    network: Network, config: P3OConfig, params: Params, batch: Trajectory, value: Array
+) -> tuple[Array, Array]:
+    """Â and R = Â + V of a trajectory under the current critic, whose values [T + 1, B] are given; constants."""
+    value = jax.lax.stop_gradient(value)
+    final_value = None
+    if batch.final_observation is not None:
+        final_value = value_where(lambda o: network.value(params, o), batch.final_observation, batch.truncated)
+    advantage = generalized_advantage(
+        batch.reward,
+        value,
+        batch.terminated,
+        batch.truncated,
+        final_value,
+        config.gamma,
+        config.gae_lambda if config.use_gae else 1.0,
+    )
+    return jax.lax.stop_gradient(advantage), jax.lax.stop_gradient(advantage + value[:-1])
+
+
+def _evaluate(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Any, ...]:
+    """Policy [T, B], advantage and value loss of a batch, and the weight of its rows."""
+    policy, value = network.policy_and_value(params, batch.observation)
+    policy = jax.tree.map(lambda leaf: leaf[:-1], policy)  # the last observation only bootstraps
+    advantage, target = advantages_and_returns(network, config, jax.lax.stop_gradient(params), batch, value)
+    weight = 1.0 - batch.is_masked
+    return policy, advantage, losses.value_loss(value[:-1], target, weight), weight
+
+
+def on_policy_loss(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Array, dict]:
+    """First term of eq. (14), with the value loss and the entropy bonus."""
+    policy, advantage, value_loss, weight = _evaluate(network, config, params, batch)
+    policy_loss = losses.policy_gradient_loss(policy, batch.action, advantage, weight)
+    entropy = losses.mean(policy.entropy(), weight)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+
+def replayed_loss(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Array, dict]:
+    """Second and third term of eq. (14) on a replayed minibatch, with the (unweighted) value loss."""
+    policy, advantage, value_loss, weight = _evaluate(network, config, params, batch)
+    terms = losses.off_policy_loss(
+        policy,
+        batch.behaviour,
+        batch.action,
+        advantage,
+        weight,
+        kl_coef=config.kl_coef,
+        is_clip=config.is_clip,
+        kl_direction=config.kl_direction,
+        kl_reduction=config.kl_reduction,
+    )
+    loss = terms.loss + config.value_coef * value_loss
+    if config.off_policy_entropy:
+        loss = loss - config.entropy_coef * losses.mean(policy.entropy(), weight)
+    return loss, {
+        "ess": terms.ess,
+        "kl_coef": terms.kl_coef,
+        "is_clip": terms.is_clip,
+        "kl": terms.kl,
+        "value_loss": value_loss,
+        "off_policy_loss": terms.policy_loss,
+        "ratio_mean": terms.ratio_mean,
+        "ratio_max": terms.ratio_max,
+    }
+
+
+def make(config: P3OConfig, specs: Specs) -> Algorithm:
+    """P3O for an environment."""
+    network = make_network(specs.observation, specs.action, config)
+    optimizer = optimizers.make_optimizer(config)
+    slots = replay.num_slots(config.replay_size, config.num_steps)
+    burn_in_slots = max(1, config.burn_in // config.num_steps)
+    if burn_in_slots > slots:
+        raise UserError(
+            f"setting burn_in: {config.burn_in} is above replay_size {config.replay_size}: replay would never start"
+        )
+    is_replaying = config.off_policy_updates > 0
+    example = example_trajectory(config, specs)
+
+    def init(rng: np.random.Generator) -> P3OState:
+        params = jax.tree.map(jnp.asarray, network.init(rng))
+        return P3OState(params, optimizer.init(params), replay.init(example, slots) if is_replaying else None)
+
+    def gradient_step(loss: Any, params: Params, opt_state: Any, batch: Trajectory, rate: Array) -> tuple:
+        (_, aux), gradient = jax.value_and_grad(loss, argnums=2, has_aux=True)(network, config, params, batch)
+        params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
+        return params, opt_state, aux | {"grad_norm": optax.global_norm(gradient)}
+
+    def replayed_steps(memory: Any, params: Params, opt_state: Any, key: Array, rate: Array) -> tuple:
+        """ξ ~ Poisson(m) steps once burn-in is over; returns sums of their metrics."""
+        count_key, sample_key = jax.random.split(key)
+        is_warm = replay.num_filled(memory) >= burn_in_slots
+        count = jnp.where(is_warm, jax.random.poisson(count_key, config.off_policy_updates), 0)
+
+        def body(index: Array, carry: tuple) -> tuple:
+            params, opt_state, sums = carry
+            columns = config.replay_samples * config.num_envs
+            batch = replay.sample(memory, jax.random.fold_in(sample_key, index), columns)
+            params, opt_state, aux = gradient_step(replayed_loss, params, opt_state, batch, rate)
+            return params, opt_state, {name: sums[name] + aux[name] for name in sums}
+
+        names = [m.name for m in METRICS if m.weight] + ["value_loss", "grad_norm"]
+        sums = {name: jnp.zeros(()) for name in names}
+        params, opt_state, sums = jax.lax.fori_loop(0, count, body, (params, opt_state, sums))
+        return params, opt_state, sums, count
+
+    def update(state: P3OState, rollout: Trajectory, key: Array, rate: Array) -> tuple[P3OState, dict[str, Array]]:
+        memory = replay.add(state.replay, rollout) if state.replay is not None else None
+        params, opt_state, metrics = gradient_step(on_policy_loss, state.params, state.opt_state, rollout, rate)
+        count = jnp.zeros((), jnp.int32)
+        sums = {m.name: jnp.zeros(()) for m in METRICS if m.weight}
+        if memory is not None:
+            params, opt_state, sums, count = replayed_steps(memory, params, opt_state, key, rate)
+        for name in ("value_loss", "grad_norm"):
+            metrics[name] = (metrics[name] + sums.pop(name, 0.0)) / (1 + count)
+        metrics |= {name: total / jnp.maximum(count, 1) for name, total in sums.items()}
+        return P3OState(params, opt_state, memory), metrics | {"off_policy_updates": count}
+
+    replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
+    rate = optimizers.decay_by_iteration(config)
+    return Algorithm(init, network.policy, update, rate, METRICS, replay_bytes)

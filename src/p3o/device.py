@@ -1,0 +1,70 @@
+"""JAX set up once, before its first computation: threads, compile cache, GPU memory."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
+
+
+def cache_folder() -> Path:
+    """The user's cache folder for compiled functions."""
+    if "XDG_CACHE_HOME" in os.environ:
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path.home() / ".cache"
+    return base / "p3o" / "jax"
+
+
+def configure(observation_kind: str, deterministic: bool = False) -> None:
+    """Set JAX's defaults for a run; what the user has set already stays.
+
+    Small networks run faster on one thread, and one thread a process is what sweeps want.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    wanted = []
+    if observation_kind == "vector" and "xla_cpu_multi_thread_eigen" not in flags:
+        wanted.append(SINGLE_THREAD_FLAGS)
+    if deterministic and "xla_gpu_deterministic_ops" not in flags:
+        wanted.append(DETERMINISTIC_FLAG)
+    os.environ["XLA_FLAGS"] = " ".join([flags, *wanted]).strip()
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def choose(observation_kind: str) -> Any:
+    """The device to learn on: a GPU for images where there is one; small networks are faster on the CPU."""
+    import jax
+
+    if observation_kind == "vector":
+        return jax.local_devices(backend="cpu")[0]
+    return jax.devices()[0]
+
+
+def free_memory() -> int | None:
+    """Bytes that a new buffer may take on the host, or None where the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free = min(free, int(Path(limit_file).read_text()) - int(Path(used_file).read_text()))
+        except (OSError, ValueError):
+            continue
+    return free

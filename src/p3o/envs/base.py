@@ -1,0 +1,35 @@
+"""The one vector environment that the training loop knows."""
+
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from p3o.types import Observation, Step
+
+
+class VectorEnv(Protocol):
+    """E environments behind one same-step reset contract; see `p3o.types.Step`.
+
+    Observations are raw (not normalised) and live in buffers that the next call overwrites.
+    """
+
+    num_envs: int
+    observation_space: gym.Space  # of one environment
+    action_space: gym.Space
+    is_waiting: np.ndarray  # [E] the coming row will be masked, so the current observation is not acted on
+
+    def reset(self) -> Observation: ...
+
+    def step(self, action: np.ndarray) -> Step: ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state of all environments as plain data."""
+
+    def restore(self, snapshot: dict[str, Any]) -> list[int]:
+        """Bring all environments back; returns those that could not be and stand at a fresh episode instead."""
+
+    def current(self) -> Observation:
+        """The observations that the environments stand at, after a reset, step or restore."""
+
+    def close(self) -> None: ...

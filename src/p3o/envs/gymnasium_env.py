@@ -1,0 +1,271 @@
+"""Gymnasium environments behind `VectorEnv`: a list of single ones stepped in turn, or a user's vector environment."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
+
+from p3o.envs import snapshot as snapshots
+from p3o.envs.quiet import quietly, silence_mujoco
+from p3o.errors import UserError, nearest
+from p3o.spaces import Encoder, observation_spec
+from p3o.types import Observation, Step
+
+LONGEST_REBUILD = 1_000_000  # actions of an episode that are kept for a rebuild
+
+
+def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> gym.Env:
+    """One environment by id (`Name-v0` or `module:Name-v0`), without Gymnasium's checker; errors in one line."""
+    silence_mujoco()
+    _register_extras(env_id)
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        with quietly():
+            return gym.make(name, disable_env_checker=True, render_mode=render_mode, **kwargs)
+    except ModuleNotFoundError as error:
+        if module and error.name is not None and module.startswith(error.name):
+            raise UserError(f"environment {env_id!r}: there is no module {module!r}") from None
+        raise UserError(_missing(env_id, str(error))) from None
+    except gym.error.DependencyNotInstalled as error:
+        raise UserError(_missing(env_id, str(error))) from None
+    except gym.error.Error as error:
+        hint = nearest(name, gym.registry)
+        raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
+    except (TypeError, ValueError, AssertionError) as error:
+        raise UserError(_one_line(env_id, error)) from None
+
+
+def _one_line(env_id: str, error: Exception) -> str:
+    return f"environment {env_id!r} cannot be made: {' '.join(str(error).split()) or type(error).__name__}"
+
+
+def _missing(env_id: str, detail: str) -> str:
+    extra = next((e for e in ("mujoco", "ale", "box2d", "pygame") if e in detail.lower()), "")
+    name = {"ale": "atari", "pygame": "video"}.get(extra, extra)
+    help_line = f"install the extra p3o[{name}]" if name else " ".join(detail.split())
+    return f"environment {env_id!r} needs a package that is not installed: {help_line}"
+
+
+def _register_extras(env_id: str) -> None:
+    """Packages that register their environments only on import."""
+    if env_id.startswith("ALE/") or "NoFrameskip" in env_id:
+        try:
+            with quietly():
+                gym.register_envs(importlib.import_module("ale_py"))
+        except ModuleNotFoundError:
+            raise UserError(_missing(env_id, "ale_py")) from None
+
+
+class HostVectorEnv:
+    """Single environments stepped in turn in this process: the fast way for simulators of 10 µs to 1 ms a step.
+
+    Each is either snapshotted exactly, or rebuilt from a seeded reset and its actions since. For the latter every
+    episode starts from a seed of its own.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int, seeds: np.random.SeedSequence):
+        with quietly():
+            self.envs = [make() for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self.observation_space = self.envs[0].observation_space
+        self.action_space = self.envs[0].action_space
+        self._encoder = Encoder(observation_spec(self.observation_space), num_envs)
+        self._current, self._final = self._encoder.empty(), self._encoder.empty()
+        self._seeds = seeds.spawn(num_envs)
+        self.is_waiting = np.zeros(num_envs, bool)
+        self._episodes = [0] * num_envs
+        self._actions: list[list[Any] | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
+
+    def _episode_seed(self, index: int, episode: int) -> int:
+        parent = self._seeds[index]
+        key = (*parent.spawn_key, episode)
+        return int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
+
+    def _start_episode(self, index: int) -> Any:
+        is_seeded = self._episodes[index] == 0 or self._actions[index] is not None
+        seed = self._episode_seed(index, self._episodes[index]) if is_seeded else None
+        self._episodes[index] += 1
+        if self._actions[index] is not None:
+            self._actions[index] = []
+        return self.envs[index].reset(seed=seed)[0]
+
+    def reset(self) -> Observation:
+        for index in range(self.num_envs):
+            self._episodes[index] = 0
+            raw = self._start_episode(index)
+            try:
+                snapshots.capture(self.envs[index])
+            except snapshots.NotSnapshotable:
+                self._actions[index] = []
+            self._encoder.write(raw, self._current, index)
+        return self._current
+
+    def current(self) -> Observation:
+        return self._current
+
+    def step(self, action: np.ndarray) -> Step:
+        reward = np.empty(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        for index, env in enumerate(self.envs):
+            log = self._actions[index]
+            if log is not None and len(log) <= LONGEST_REBUILD:
+                log.append(action[index])
+            raw, reward[index], is_terminated, is_truncated, _ = env.step(action[index])
+            if is_terminated or is_truncated:
+                terminated[index], truncated[index] = is_terminated, is_truncated and not is_terminated
+                self._encoder.write(raw, self._final, index)
+                raw = self._start_episode(index)
+            self._encoder.write(raw, self._current, index)
+        return Step(self._current, reward, terminated, truncated, self._final, np.zeros(self.num_envs, bool))
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"envs": [self._snapshot_one(index) for index in range(self.num_envs)]}
+
+    def _snapshot_one(self, index: int) -> dict[str, Any]:
+        row = [leaf[index].copy() for leaf in _leaves(self._current)]
+        common = {"episodes": self._episodes[index], "observation": row}
+        log = self._actions[index]
+        if log is not None:
+            actions = np.stack(log) if log else None
+            return common | {"kind": "rebuild" if len(log) <= LONGEST_REBUILD else "fresh", "actions": actions}
+        try:
+            return common | {"kind": "state", "state": snapshots.capture(self.envs[index])}
+        except snapshots.NotSnapshotable:
+            return common | {"kind": "fresh"}
+
+    def restore(self, snapshot: dict[str, Any]) -> list[int]:
+        if len(snapshot["envs"]) != self.num_envs:
+            raise ValueError(f"holds {len(snapshot['envs'])} environments, not {self.num_envs}")
+        return [index for index, one in enumerate(snapshot["envs"]) if not self._restore_one(index, one)]
+
+    def _restore_one(self, index: int, one: dict[str, Any]) -> bool:
+        self._episodes[index] = one["episodes"]
+        if one["kind"] == "state":
+            snapshots.restore(self.envs[index], one["state"])
+            for leaf, row in zip(_leaves(self._current), one["observation"], strict=True):
+                leaf[index] = row
+            return True
+        self._actions[index] = []
+        if one["kind"] == "rebuild" and self._rebuild(index, one):
+            return True
+        self._encoder.write(self._start_episode(index), self._current, index)
+        return False
+
+    def _rebuild(self, index: int, one: dict[str, Any]) -> bool:
+        """Play the episode again up to the same point; True if it arrives at the same observation."""
+        env = self.envs[index]
+        log = [] if one["actions"] is None else list(one["actions"])
+        raw = env.reset(seed=self._episode_seed(index, one["episodes"] - 1))[0]
+        for action in log:
+            raw, _, is_terminated, is_truncated, _ = env.step(action)
+            if is_terminated or is_truncated:
+                return False
+        self._encoder.write(raw, self._current, index)
+        rows = zip(_leaves(self._current), one["observation"], strict=True)
+        if not all(np.array_equal(leaf[index], row) for leaf, row in rows):
+            return False
+        self._actions[index] = log
+        return True
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+class GymnasiumVectorEnv:
+    """A user's Gymnasium VectorEnv in any of its three autoreset modes.
+
+    Under next-step autoreset the row after an episode's end is no decision of the agent: it is masked.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv, seeds: np.random.SeedSequence):
+        self.env = env
+        self.num_envs = env.num_envs
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+        self.mode = env.metadata.get("autoreset_mode")
+        if not isinstance(self.mode, AutoresetMode):
+            raise UserError(
+                f"vector environment {type(env).__name__} does not say how it resets: its metadata needs "
+                "'autoreset_mode' (gymnasium.vector.AutoresetMode)"
+            )
+        self._encoder = Encoder(observation_spec(self.observation_space), self.num_envs)
+        self._current, self._final = self._encoder.empty(), self._encoder.empty()
+        self._seeds = seeds
+        self.is_waiting = np.zeros(self.num_envs, bool)
+
+    def _write(self, batch: Any, into: Observation) -> None:
+        for index, raw in enumerate(iterate(self.env.observation_space, batch)):
+            self._encoder.write(raw, into, index)
+
+    def reset(self) -> Observation:
+        seeds = [int(s) for s in self._seeds.generate_state(self.num_envs)]
+        self._write(self.env.reset(seed=seeds)[0], self._current)
+        self.is_waiting[:] = False
+        return self._current
+
+    def current(self) -> Observation:
+        return self._current
+
+    def step(self, action: np.ndarray) -> Step:
+        batch, reward, terminated, truncated, info = self.env.step(action)
+        terminated = np.array(terminated, bool)
+        truncated = np.array(truncated, bool) & ~terminated
+        is_masked = self.is_waiting.copy()
+        ended = terminated | truncated
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._write(batch, self._current)
+            for leaf, final in zip(_leaves(self._current), _leaves(self._final), strict=True):
+                final[ended] = leaf[ended]
+            self.is_waiting = ended
+        elif self.mode is AutoresetMode.SAME_STEP:
+            for index in np.flatnonzero(ended):
+                self._encoder.write(info["final_obs"][index], self._final, index)
+            self._write(batch, self._current)
+        else:
+            self._write(batch, self._final if ended.any() else self._current)
+            if ended.any():
+                batch, _ = self.env.reset(options={"reset_mask": ended})
+                self._write(batch, self._current)
+        return Step(
+            self._current, np.array(reward, np.float64), terminated, truncated, self._final, is_masked
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Only Gymnasium's own synchronous vector environment lets its members be reached."""
+        rows = [leaf.copy() for leaf in _leaves(self._current)]
+        if type(self.env) is not SyncVectorEnv:
+            return {"kind": "fresh"}
+        try:
+            members = [snapshots.capture(env) for env in self.env.envs]
+        except snapshots.NotSnapshotable:
+            return {"kind": "fresh"}
+        return {"kind": "state", "members": members, "is_waiting": self.is_waiting.copy(), "observation": rows}
+
+    def restore(self, snapshot: dict[str, Any]) -> list[int]:
+        if snapshot["kind"] == "fresh" or type(self.env) is not SyncVectorEnv:
+            self._seeds = self._seeds.spawn(1)[0]
+            self.reset()
+            return list(range(self.num_envs))
+        self.env.reset()  # fills the vector environment's own buffers; the members are overwritten next
+        for env, member in zip(self.env.envs, snapshot["members"], strict=True):
+            snapshots.restore(env, member)
+        self.is_waiting = np.array(snapshot["is_waiting"], bool)
+        self.env._autoreset_envs = self.is_waiting.copy()
+        for leaf, row in zip(_leaves(self._current), snapshot["observation"], strict=True):
+            leaf[:] = row
+        return []
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _leaves(observation: Observation) -> list[np.ndarray]:
+    vector = [] if observation.vector is None else [observation.vector]
+    return [*vector, *observation.images]

@@ -1,0 +1,36 @@
+"""Keeps libraries' chatter off the user's terminal and out of the user's folder."""
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+
+def silence_mujoco() -> None:
+    """MuJoCo's warnings go to stderr and to MUJOCO_LOG.TXT in the working folder unless a handler takes them.
+
+    Nothing is lost: what matters (an unstable simulation) shows as a non-finite observation, which stops the run.
+    """
+    with contextlib.suppress(ImportError):
+        import mujoco
+
+        mujoco.set_mju_user_warning(lambda message: None)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Drop Python warnings, and what libraries write straight to the error stream (ALE's banner), in this block."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)

@@ -1,0 +1,141 @@
+"""Networks as plain functions over parameter trees: tanh MLP for vectors, the Nature CNN for images, both joined.
+
+`Network.policy` runs on NumPy arrays as well as on JAX arrays from the same definition, so that small networks can act
+on the host (one call per step costs 12 µs there, 100 µs through a jitted function).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p3o.config import Config
+from p3o.distributions import Distribution
+from p3o.spaces import ActionSpec, ObservationSpec
+from p3o.types import Array, Observation, Params
+
+CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))  # (side, stride): Mnih et al. 2015; the paper's tables print 3×1 for 3×3
+
+
+class Network(NamedTuple):
+    """Parameters and the functions that read them."""
+
+    init: Callable[[np.random.Generator], Params]
+    policy: Callable[[Params, Observation], Distribution]
+    value: Callable[[Params, Observation], Array]  # [...]
+    policy_and_value: Callable[[Params, Observation], tuple[Distribution, Array]]
+
+
+def orthogonal(rng: np.random.Generator, rows: int, columns: int, gain: float) -> np.ndarray:
+    """A [rows, columns] matrix with orthonormal rows or columns, times the gain."""
+    tall = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(tall)
+    q = q * np.sign(np.diag(r))  # makes the draw uniform over orthogonal matrices
+    return (gain * (q if rows >= columns else q.T)).astype(np.float32)
+
+
+def _dense_init(rng: np.random.Generator, inputs: int, outputs: int, gain: float) -> Params:
+    return {"weight": orthogonal(rng, inputs, outputs, gain), "bias": np.zeros(outputs, np.float32)}
+
+
+def dense(params: Params, x: Array) -> Array:
+    return x @ params["weight"] + params["bias"]
+
+
+def mlp(layers: list[Params], x: Array) -> Array:
+    """Tanh layers."""
+    xp: Any = np if isinstance(x, np.ndarray) else jnp
+    for layer in layers:
+        x = xp.tanh(dense(layer, x))
+    return x
+
+
+def _mlp_init(rng: np.random.Generator, inputs: int, sizes: tuple[int, ...]) -> list[Params]:
+    widths = (inputs, *sizes)
+    return [_dense_init(rng, a, b, math.sqrt(2)) for a, b in zip(widths, widths[1:], strict=False)]
+
+
+def nature_cnn(params: Params, image: Array) -> Array:
+    """uint8 images [..., H, W, C] to features [..., F]; the division by 255 happens here, not before."""
+    batch = image.shape[:-3]
+    x = image.reshape(-1, *image.shape[-3:]).astype(jnp.float32) / 255.0
+    for layer, (_, stride) in zip(params["convolutions"], CONVOLUTIONS, strict=True):
+        x = jax.lax.conv_general_dilated(
+            x, layer["weight"], (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = jax.nn.relu(x + layer["bias"])
+    return jax.nn.relu(dense(params["dense"], x.reshape(*batch, -1)))
+
+
+def _cnn_init(rng: np.random.Generator, shape: tuple[int, int, int], config: Config) -> Params:
+    height, width, channels = shape
+    convolutions = []
+    for (side, stride), outputs in zip(CONVOLUTIONS, config.conv_channels, strict=True):
+        weight = orthogonal(rng, side * side * channels, outputs, math.sqrt(2)).reshape(side, side, channels, outputs)
+        convolutions.append({"weight": weight, "bias": np.zeros(outputs, np.float32)})
+        height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, outputs
+    return {
+        "convolutions": convolutions,
+        "dense": _dense_init(rng, height * width * channels, config.conv_features, math.sqrt(2)),
+    }
+
+
+def _trunk_init(rng: np.random.Generator, spec: ObservationSpec, config: Config) -> Params:
+    return {
+        "images": [_cnn_init(rng, shape, config) for shape in spec.image_shapes],
+        "vector": _mlp_init(rng, spec.vector_size, config.hidden_sizes) if spec.vector_size else [],
+    }
+
+
+def _trunk(params: Params, observation: Observation) -> Array:
+    parts = [nature_cnn(p, image) for p, image in zip(params["images"], observation.images, strict=True)]
+    if observation.vector is not None:
+        parts.append(mlp(params["vector"], observation.vector))
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+def _trunk_width(spec: ObservationSpec, config: Config) -> int:
+    vector = (config.hidden_sizes[-1] if config.hidden_sizes else spec.vector_size) if spec.vector_size else 0
+    return config.conv_features * len(spec.image_shapes) + vector
+
+
+def make_network(observation: ObservationSpec, action: ActionSpec, config: Config, num_values: int = 1) -> Network:
+    """Policy and value networks; `num_values` > 1 gives a value per action (a Q head)."""
+    trunk_of = {"policy": "trunk", "value": "trunk"} if config.shared_trunk else {"policy": "policy", "value": "value"}
+
+    def init(rng: np.random.Generator) -> Params:
+        width = _trunk_width(observation, config)
+        params: Params = {name: _trunk_init(rng, observation, config) for name in sorted(set(trunk_of.values()))}
+        params["policy_head"] = _dense_init(rng, width, action.num_outputs, config.policy_head_gain)
+        params["value_head"] = _dense_init(rng, width, num_values, config.value_head_gain)
+        if action.kind == "gaussian":
+            params["log_std"] = np.full(action.sizes, config.init_log_std, np.float32)
+        return params
+
+    def read_policy(params: Params, features: Array) -> Distribution:
+        return action.distribution(dense(params["policy_head"], features), params.get("log_std"))
+
+    def read_value(params: Params, features: Array) -> Array:
+        value = dense(params["value_head"], features)
+        return value[..., 0] if num_values == 1 else value
+
+    def policy(params: Params, observation: Observation) -> Distribution:
+        return read_policy(params, _trunk(params[trunk_of["policy"]], observation))
+
+    def value(params: Params, observation: Observation) -> Array:
+        return read_value(params, _trunk(params[trunk_of["value"]], observation))
+
+    def policy_and_value(params: Params, observation: Observation) -> tuple[Distribution, Array]:
+        if not config.shared_trunk:
+            return policy(params, observation), value(params, observation)
+        features = _trunk(params["trunk"], observation)
+        return read_policy(params, features), read_value(params, features)
+
+    return Network(init, policy, value, policy_and_value)
+
+
+def num_parameters(params: Params) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,111 @@
+"""Running normalisation of observations and rewards, as OpenAI Baselines' VecNormalize does it, on the host."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+EPSILON = 1e-8
+CLIP = 10.0
+
+
+class RunningMoments:
+    """Mean and variance of a stream of rows, merged batch by batch (Chan et al.), in float64."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.mean = np.zeros(shape)
+        self.variance = np.ones(shape)
+        self.count = 1e-4
+
+    def update(self, batch: np.ndarray) -> None:
+        """Merge a batch [N, ...] with its population variance."""
+        number = batch.shape[0]
+        if number == 0:
+            return
+        batch_mean = batch.sum(0) / number
+        centred = batch - batch_mean
+        batch_variance = (centred * centred).sum(0) / number
+        total = self.count + number
+        delta = batch_mean - self.mean
+        share = number / total
+        self.mean = self.mean + delta * share
+        self.variance = (
+            self.variance * (self.count / total) + batch_variance * share + delta * delta * (share * self.count / total)
+        )
+        self.count = total
+
+
+class NormalizerState(NamedTuple):
+    """All that a Normalizer remembers, for checkpoints and models."""
+
+    observation_mean: np.ndarray  # [D]
+    observation_variance: np.ndarray  # [D]
+    observation_count: float
+    return_mean: float
+    return_variance: float
+    return_count: float
+    discounted_return: np.ndarray  # [E]
+
+
+class Normalizer:
+    """Scales vector observations and rewards by statistics that move during the whole run."""
+
+    def __init__(self, size: int, num_envs: int, gamma: float, observation: bool, reward: bool):
+        self.gamma = gamma
+        self.is_observation_on = observation and size > 0
+        self.is_reward_on = reward
+        self.moments = RunningMoments((size,))
+        self.return_moments = RunningMoments(())
+        self.discounted_return = np.zeros(num_envs)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._shift = self.moments.mean
+        self._scale = 1.0 / np.sqrt(self.moments.variance + EPSILON)
+
+    def observe(self, vector: np.ndarray, is_counted: np.ndarray | None = None) -> np.ndarray:
+        """Take a batch [E, D] into the statistics, then scale it by them; rows that do not count are only scaled."""
+        if not self.is_observation_on:
+            return vector.astype(np.float32)
+        self.moments.update(vector if is_counted is None else vector[is_counted])
+        self._refresh()
+        return self.scale(vector)
+
+    def scale(self, vector: np.ndarray) -> np.ndarray:
+        """Scale by the statistics as they are."""
+        if not self.is_observation_on:
+            return np.asarray(vector, np.float32)
+        scaled = (vector - self._shift) * self._scale
+        return np.minimum(np.maximum(scaled, -CLIP), CLIP).astype(np.float32)
+
+    def reward(self, reward: np.ndarray, is_end: np.ndarray, is_counted: np.ndarray | None = None) -> np.ndarray:
+        """Divide rewards [E] by the running deviation of the discounted return; restart it where episodes ended."""
+        if not self.is_reward_on:
+            return reward
+        self.discounted_return = self.discounted_return * self.gamma + reward
+        self.return_moments.update(
+            self.discounted_return if is_counted is None else self.discounted_return[is_counted]
+        )
+        scaled = reward / np.sqrt(self.return_moments.variance + EPSILON)
+        self.discounted_return[is_end] = 0.0
+        return np.minimum(np.maximum(scaled, -CLIP), CLIP)
+
+    def state(self) -> NormalizerState:
+        return NormalizerState(
+            self.moments.mean.copy(),
+            self.moments.variance.copy(),
+            float(self.moments.count),
+            float(self.return_moments.mean),
+            float(self.return_moments.variance),
+            float(self.return_moments.count),
+            self.discounted_return.copy(),
+        )
+
+    def restore(self, state: NormalizerState) -> None:
+        self.moments.mean = np.array(state.observation_mean, np.float64)
+        self.moments.variance = np.array(state.observation_variance, np.float64)
+        self.moments.count = float(state.observation_count)
+        self.return_moments.mean = np.float64(state.return_mean)  # type: ignore[assignment]
+        self.return_moments.variance = np.float64(state.return_variance)  # type: ignore[assignment]
+        self.return_moments.count = float(state.return_count)
+        self.discounted_return = np.array(state.discounted_return, np.float64)
+        self._refresh()

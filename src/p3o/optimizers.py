@@ -1,0 +1,69 @@
+"""Optimisers in the conventions that the papers' code used; the learning rate is an argument of each step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from p3o.config import Config
+from p3o.types import Array, Params
+
+
+class TFAdamState(NamedTuple):
+    count: Array
+    mu: Params
+    nu: Params
+
+
+def scale_by_adam_tf(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-5) -> optax.GradientTransformation:
+    """Adam in TensorFlow's form: √(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), so ε is not bias-corrected."""
+
+    def init(params: Params) -> TFAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return TFAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(gradient: Params, state: TFAdamState, params: Params | None = None) -> tuple[Params, TFAdamState]:
+        count = state.count + 1
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, gradient)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, gradient)
+        rate = jnp.sqrt(1 - b2**count) / (1 - b1**count)
+        return jax.tree.map(lambda m, v: rate * m / (jnp.sqrt(v) + eps), mu, nu), TFAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Global-norm clip, then the optimiser's direction at learning rate 1."""
+    eps = config.optimizer_epsilon
+    rules: dict[str, Any] = {
+        "adam": lambda: optax.scale_by_adam(eps=eps),
+        "adam_tf": lambda: scale_by_adam_tf(eps=eps),
+        # torch: zeros at the start, ε outside the root
+        "rmsprop": lambda: optax.scale_by_rms(config.rmsprop_decay, eps, initial_scale=0.0, eps_in_sqrt=False),
+        # TensorFlow: ones at the start (a warm-up of some 500 steps), ε inside the root
+        "rmsprop_tf": lambda: optax.scale_by_rms(config.rmsprop_decay, eps, initial_scale=1.0, eps_in_sqrt=True),
+    }
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), rules[config.optimizer]())
+
+
+def apply(
+    optimizer: optax.GradientTransformation, params: Params, opt_state: Any, gradient: Params, learning_rate: Array
+) -> tuple[Params, Any]:
+    """One descent step."""
+    direction, opt_state = optimizer.update(gradient, opt_state, params)
+    return jax.tree.map(lambda p, d: p - learning_rate * d, params, direction), opt_state
+
+
+def decay_by_iteration(config: Config) -> Callable[[int, int], float]:
+    """lr·(1 − k/M) in iteration k = 1, 2, … of M = ⌊steps / (K·T)⌋ + 1, as the P3O authors' code has it."""
+
+    def rate(step: int, schedule_steps: int) -> float:
+        if config.lr_schedule == "constant":
+            return config.learning_rate
+        iteration = step // config.steps_per_iteration + 1
+        total = schedule_steps // config.steps_per_iteration + 1
+        return config.learning_rate * max(0.0, 1.0 - iteration / total)
+
+    return rate

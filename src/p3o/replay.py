@@ -1,0 +1,58 @@
+"""A ring of whole rollouts. A slot holds T steps of all E environments; sampling draws columns of T steps."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p3o.types import Array, Trajectory
+
+
+class ReplayState(NamedTuple):
+    """Storage and how much of it was ever written."""
+
+    data: Trajectory  # leaves [S, E, T or T + 1, ...]: a column is contiguous
+    num_added: Array  # int32 rollouts added so far
+
+
+def num_slots(replay_size: int, num_steps: int) -> int:
+    """Slots of a buffer of `replay_size` steps per environment."""
+    return max(1, replay_size // num_steps)
+
+
+def init(example: Trajectory, slots: int) -> ReplayState:
+    """An empty ring for trajectories like the example (arrays or shapes, leaves [T, E, ...])."""
+
+    def empty(leaf: Any) -> Array:
+        time, envs, *rest = leaf.shape
+        return jnp.zeros((slots, envs, time, *rest), leaf.dtype)
+
+    return ReplayState(jax.tree.map(empty, example), jnp.zeros((), jnp.int32))
+
+
+def size_in_bytes(example: Trajectory, slots: int) -> int:
+    return slots * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(example))
+
+
+def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
+    """Write one rollout over the oldest slot."""
+    slots = jax.tree.leaves(state.data)[0].shape[0]
+    slot = state.num_added % slots
+    data = jax.tree.map(
+        lambda ring, new: jax.lax.dynamic_update_index_in_dim(ring, jnp.swapaxes(new, 0, 1), slot, 0),
+        state.data,
+        trajectory,
+    )
+    return ReplayState(data, state.num_added + 1)
+
+
+def num_filled(state: ReplayState) -> Array:
+    return jnp.minimum(state.num_added, jax.tree.leaves(state.data)[0].shape[0])
+
+
+def sample(state: ReplayState, key: Array, num_columns: int) -> Trajectory:
+    """`num_columns` trajectories [T, B, ...]: column j from environment j mod E, slots uniform with replacement."""
+    num_envs = jax.tree.leaves(state.data)[0].shape[1]
+    slot = jax.random.randint(key, (num_columns,), 0, num_filled(state))
+    env = jnp.arange(num_columns) % num_envs
+    return jax.tree.map(lambda ring: jnp.swapaxes(ring[slot, env], 0, 1), state.data)

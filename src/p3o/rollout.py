@@ -1,0 +1,119 @@
+"""From environment to trajectory: acting, normalising, and keeping count of episodes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from p3o.algorithms.base import Specs, example_trajectory
+from p3o.config import Config
+from p3o.distributions import Distribution
+from p3o.envs.base import VectorEnv
+from p3o.normalize import Normalizer
+from p3o.spaces import action_mapper
+from p3o.types import Observation, Params, Trajectory
+
+
+class Episode(NamedTuple):
+    """A finished episode, as episodes.csv has it."""
+
+    step: int
+    env: int
+    total: float  # raw, undiscounted
+    length: int
+
+
+class Actor:
+    """The policy on the host: NumPy for vectors, a jitted function where convolutions are involved."""
+
+    def __init__(self, policy: Callable[[Params, Observation], Distribution], specs: Specs):
+        self.is_on_host = specs.observation.kind == "vector"
+        self._policy = policy if self.is_on_host else jax.jit(policy)
+        self._params: Params = None
+
+    def set_params(self, params: Params) -> None:
+        """Copies: the learner's buffers are donated to its next update."""
+        self._params = jax.tree.map(np.array, params) if self.is_on_host else params
+
+    def __call__(self, observation: Observation) -> Distribution:
+        policy = self._policy(self._params, observation)
+        return policy if self.is_on_host else jax.tree.map(np.asarray, policy)
+
+
+class Rollout:
+    """Collects T steps of E environments at a time into one reused trajectory."""
+
+    def __init__(self, config: Config, specs: Specs, env: VectorEnv, normalizer: Normalizer):
+        self.config = config
+        self.specs = specs
+        self.env = env
+        self.normalizer = normalizer
+        self.to_environment = action_mapper(specs.action, config.action_scale, config.action_clip)
+        self.buffers: Trajectory = example_trajectory(config, specs)
+        self.observation: Observation | None = None  # normalised, where the environments stand now
+        self.returns = np.zeros(config.num_envs)  # raw, of the running episodes
+        self.lengths = np.zeros(config.num_envs, np.int64)
+
+    def start(self) -> None:
+        """Reset all environments."""
+        self.observation = self._normalized(self.env.reset())
+
+    def _normalized(self, raw: Observation) -> Observation:
+        is_counted = ~self.env.is_waiting if self.env.is_waiting.any() else None
+        vector = None if raw.vector is None else self.normalizer.observe(raw.vector, is_counted)
+        return Observation(vector, tuple(image.copy() for image in raw.images))
+
+    def collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
+        """One rollout from global step `step`: the trajectory, the step count after it, finished episodes."""
+        buffers, episodes = self.buffers, []
+        assert self.observation is not None
+        noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
+        behaviour_buffers = jax.tree.leaves(buffers.behaviour)
+        for t in range(self.config.num_steps):
+            policy = act(self.observation)
+            action = policy.sample(noise[t])
+            _store(buffers.observation, t, self.observation)
+            buffers.action[t] = action
+            for buffer, leaf in zip(behaviour_buffers, jax.tree.leaves(policy), strict=True):
+                buffer[t] = leaf
+            raw = self.env.step(self.to_environment(action))
+            is_counted = ~raw.is_masked if raw.is_masked.any() else None
+            step += self.config.num_envs if is_counted is None else int(is_counted.sum())
+            is_end = raw.terminated | raw.truncated
+            buffers.terminated[t], buffers.truncated[t] = raw.terminated, raw.truncated
+            buffers.is_masked[t] = raw.is_masked
+            buffers.reward[t] = self.normalizer.reward(raw.reward, is_end, is_counted)
+            self.returns += raw.reward
+            self.lengths += 1 if is_counted is None else is_counted
+            self.observation = self._normalized(raw.observation)
+            if is_end.any():
+                self._store_finals(t, raw)
+                episodes += self._finish_episodes(is_end, step)
+        _store(buffers.observation, self.config.num_steps, self.observation)
+        return buffers, step, episodes
+
+    def _store_finals(self, t: int, raw: Any) -> None:
+        finals = self.buffers.final_observation
+        if finals is None or not raw.truncated.any():
+            return
+        at = raw.truncated
+        if finals.vector is not None:
+            finals.vector[t, at] = self.normalizer.scale(raw.final_observation.vector[at])
+        for buffer, image in zip(finals.images, raw.final_observation.images, strict=True):
+            buffer[t, at] = image[at]
+
+    def _finish_episodes(self, is_end: np.ndarray, step: int) -> list[Episode]:
+        finished = [
+            Episode(step, int(env), float(self.returns[env]), int(self.lengths[env])) for env in np.flatnonzero(is_end)
+        ]
+        self.returns[is_end] = 0.0
+        self.lengths[is_end] = 0
+        return finished
+
+
+def _store(buffers: Observation, t: int, observation: Observation) -> None:
+    if buffers.vector is not None:
+        buffers.vector[t] = observation.vector
+    for buffer, image in zip(buffers.images, observation.images, strict=True):
+        buffer[t] = image

@@ -1,0 +1,271 @@
+"""Reading run folders back: config.json and the CSV files, the score of a run, and names for its columns."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from p3o.errors import UserError
+
+Array = NDArray[Any]
+KNOWN_FORMAT = 1
+SCORE_WINDOW = 100  # episodes in the score of a run
+EPISODE_COLUMNS = ("step", "env", "return", "length", "seconds")
+EVALUATION_COLUMNS = ("step", "episode", "return", "length")
+WHOLE_COLUMNS = frozenset({"step", "env", "length", "episode"})
+CONFIG_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {  # what a reader of a config may rely on; every key but format and env is optional
+    "env": (dict, "an object"),
+    "settings": (dict, "an object"),
+    "versions": (dict, "an object"),
+    "machine": (dict, "an object"),
+    "algo": (str, "a string"),
+    "steps": ((int, float), "a number"),
+}
+
+
+class Metric(NamedTuple):
+    """How to speak about one column of updates.csv."""
+
+    symbol: str  # short enough for a terminal
+    label: str
+    meaning: str  # one sentence for a newcomer
+
+
+METRICS = {  # in the order in which they are shown
+    "ess": Metric(
+        "ESS",
+        "Effective sample size",
+        "How much replayed data are worth next to fresh data: 1 is as good as fresh, near 0 is next to nothing.",
+    ),
+    "kl_coef": Metric(
+        "λ",
+        "KL weight λ",
+        "How strongly the policy is held to the one that collected the replayed data; P3O sets it to 1 − ESS.",
+    ),
+    "is_clip": Metric(
+        "c",
+        "Importance clip c",
+        "The largest weight that one replayed sample can get; P3O sets it to the ESS.",
+    ),
+    "kl": Metric("KL", "KL divergence", "How far the policy has moved from the one that collected the data."),
+    "entropy": Metric("entropy", "Entropy", "How random the actions are; it falls as the policy makes up its mind."),
+    "policy_loss": Metric(
+        "policy loss", "Policy loss", "The policy-gradient objective on fresh data; its sign and size say little alone."
+    ),
+    "off_policy_loss": Metric(
+        "off-policy loss", "Off-policy loss", "The same objective on replayed data, weighted by the clipped ratios."
+    ),
+    "value_loss": Metric("value loss", "Value loss", "The squared error of the critic's prediction of the return."),
+    "ratio_mean": Metric(
+        "mean ratio", "Mean importance ratio", "The average of π/β over replayed actions; it is 1 in expectation."
+    ),
+    "ratio_max": Metric(
+        "max ratio", "Largest importance ratio", "The largest π/β before clipping; large values pull the ESS down."
+    ),
+    "off_policy_updates": Metric(
+        "off-policy updates", "Off-policy updates", "How many gradient steps on replayed data each interval took."
+    ),
+    "bias_correction_loss": Metric(
+        "bias corr. loss", "Bias-correction loss", "ACER's second term: what truncating the ratios left out."
+    ),
+    "bias_correction_fraction": Metric(
+        "bias corr. share", "Bias-corrected fraction", "The share of actions for which ACER's correction was active."
+    ),
+    "grad_norm": Metric(
+        "grad norm", "Gradient norm", "The global length of the gradient before clipping; spikes mean unstable steps."
+    ),
+    "learning_rate": Metric("learning rate", "Learning rate", "The step size of the optimiser, after any decay."),
+    "steps_per_second": Metric(
+        "steps/s", "Steps per second", "Environment steps per second of training, all environments together."
+    ),
+}
+
+
+def metric(name: str) -> Metric:
+    """The names of a column, made from the column's own name where it is not a known one."""
+    plain = name.replace("_", " ")
+    return METRICS.get(name, Metric(plain, plain[:1].upper() + plain[1:], ""))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says, as arrays: one entry per line of the file."""
+
+    path: Path
+    config: dict[str, Any]
+    episodes: dict[str, Array]  # step, env, return_, length, seconds
+    updates: dict[str, Array]  # column -> float, NaN where the cell is empty
+    evaluations: dict[str, Array] | None  # step, episode, return_, length
+    non_finite: tuple[str, ...] = ()  # "updates.csv: kl" where a cell says nan or inf (an empty cell does not)
+
+    @property
+    def env_id(self) -> str:
+        return str(self.config["env"]["id"])
+
+    @property
+    def last_step(self) -> int:
+        """The last environment step that any line speaks of; 0 for a run that has only begun."""
+        steps = (self.episodes["step"], self.updates["step"])
+        return int(max((s[-1] for s in steps if s.size), default=0))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the lines reach the asked total, give or take the logging interval that may be cut at the end."""
+        lines = self.updates["step"]
+        interval = np.diff(lines, prepend=0).max() if lines.size else 10_000
+        return self.last_step + interval >= self.config.get("steps", 0)
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run folder, also one that is still being written; `UserError` names the file and line that is wrong."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{_shown(path)}: {'not a folder' if path.exists() else 'no such folder'}; give a run folder")
+    config = _read_config(path / "config.json")
+    non_finite: list[str] = []
+    episodes = _read_csv(path / "episodes.csv", EPISODE_COLUMNS, non_finite)
+    updates = _read_csv(path / "updates.csv", None, non_finite)
+    has_evaluations = (path / "evaluations.csv").exists()
+    return Run(
+        path=path,
+        config=config,
+        episodes=episodes,
+        updates={name: column.astype(float) for name, column in updates.items()},
+        evaluations=_read_csv(path / "evaluations.csv", EVALUATION_COLUMNS, non_finite) if has_evaluations else None,
+        non_finite=tuple(non_finite),
+    )
+
+
+def window_mean(steps: ArrayLike, returns: ArrayLike, at: ArrayLike, window: int = SCORE_WINDOW) -> Array:
+    """Mean of the last `window` episodes that ended at or before each step of `at`: the score of a run there.
+
+    Over all of them where there are fewer, NaN where there is none. `steps` must not decrease.
+    """
+    values = np.asarray(returns, float)
+    finite = np.isfinite(values)
+    # One bad return must spoil the windows that hold it and no others, so it is summed as 0 and counted apart.
+    total = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    bad = np.concatenate([[0], np.cumsum(~finite)])
+    end = np.searchsorted(np.asarray(steps), np.asarray(at), side="right")
+    begin = np.maximum(end - window, 0)
+    is_known = (end > begin) & (bad[end] == bad[begin])
+    return np.where(is_known, (total[end] - total[begin]) / np.maximum(end - begin, 1), np.nan)
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A number to be read: `digits` significant below 100, thousands separators above, – for NaN."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        return f"{int(value):,}"
+    if size >= 100:
+        return f"{value:,.1f}" if size < 100_000 else f"{value:,.0f}"
+    if size < 1e-4:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:.{max(digits - 1 - math.floor(math.log10(size)), 0)}f}"
+
+
+def format_return(value: float) -> str:
+    """A return or a mean of returns: one decimal, two below ten."""
+    return format_number(value) if not math.isfinite(value) else f"{value:,.{1 if abs(value) >= 10 else 2}f}"
+
+
+def format_clock(seconds: float) -> str:
+    """A duration as on a watch: 0:40, 12:05, 3:07:00."""
+    if not math.isfinite(seconds):
+        return "–"
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _shown(value: object) -> str:
+    """A value from outside as part of a one-line message."""
+    text = "".join(c if c.isprintable() else "�" for c in str(value))
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise UserError(f"{_shown(file)}: cannot be read ({why})") from error
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise UserError(f"{_shown(file.parent)}: no run folder (it has no config.json)")
+    try:
+        config = json.loads(_read_text(file))
+    except (ValueError, RecursionError) as error:
+        where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"{_shown(file)}: not valid JSON{where}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{_shown(file)}: holds {type(config).__name__}, should be a JSON object")
+    found = config.get("format")
+    if isinstance(found, bool) or found != KNOWN_FORMAT:
+        raise UserError(f"{_shown(file)}: format is {_shown(found)}, this version of p3o reads format {KNOWN_FORMAT}")
+    for key, (kind, words) in CONFIG_TYPES.items():
+        if key in config and not isinstance(config[key], kind):
+            raise UserError(f"{_shown(file)}: {key} is {_shown(config[key])}, should be {words}")
+    if not 0 <= config.get("steps", 0) < 2**53:
+        raise UserError(f"{_shown(file)}: steps is {_shown(config['steps'])}, should be a number of steps")
+    if not isinstance(config.get("env", {}).get("id"), str):
+        raise UserError(f"{_shown(file)}: env.id is missing, should be the environment's name")
+    return config
+
+
+def _read_csv(file: Path, header: tuple[str, ...] | None, non_finite: list[str]) -> dict[str, Array]:
+    """The columns of a CSV file of numbers; `header` None takes any that begins with `step` and allows empty cells.
+
+    A file that is not there yet, or that has no whole line yet, has no rows. The field of `return` is `return_`.
+    """
+    lines = _read_text(file).split("\n")[:-1] if file.exists() else []  # what follows the last newline is in progress
+    names = tuple(lines[0].rstrip("\r").split(",")) if lines else header or ("step",)
+    right = names == header if header else names[0] == "step" and len(set(names)) == len(names) and all(names)
+    if not right:
+        wanted = ",".join(header or ("step", "…"))
+        raise UserError(f"{_shown(file)} line 1: header is {_shown(lines[0])!r}, should be {wanted!r}")
+    rows = np.empty((max(len(lines) - 1, 0), len(names)))
+    bad_columns = set()
+    for i, line in enumerate(lines[1:]):
+        rows[i], bad = _parse_line(file, i + 2, line, names, may_be_empty=header is None)
+        bad_columns.update(bad)
+        if i and rows[i, 0] < rows[i - 1, 0]:
+            raise UserError(f"{_shown(file)} line {i + 2}: step {rows[i, 0]:.0f} is less than the one before")
+    non_finite += [f"{file.name}: {name}" for name in names if name in bad_columns]
+    types = [np.int64 if name in WHOLE_COLUMNS else np.float64 for name in names]
+    fields = ["return_" if name == "return" else name for name in names]
+    return {field: rows[:, j].astype(types[j]) for j, field in enumerate(fields)}
+
+
+def _parse_line(
+    file: Path, number: int, line: str, names: tuple[str, ...], may_be_empty: bool
+) -> tuple[list[float], list[str]]:
+    """The numbers on a line and the columns in which it says nan or inf."""
+    cells = line.rstrip("\r").split(",")
+    if len(cells) != len(names):
+        raise UserError(f"{_shown(file)} line {number}: {len(cells)} cells, should be {len(names)}")
+    values, bad = [], []
+    for name, cell in zip(names, cells, strict=True):
+        is_whole = name == "step" or (name in WHOLE_COLUMNS and not may_be_empty)
+        try:
+            value = math.nan if may_be_empty and not cell and not is_whole else float(cell)
+        except ValueError:
+            value = None
+        if value is None or (is_whole and not (value.is_integer() and 0 <= value < 2**53)):
+            wanted = "a whole number" if is_whole else "a number"
+            raise UserError(f"{_shown(file)} line {number}: {name} is {_shown(cell)!r}, should be {wanted}")
+        if cell and not math.isfinite(value):
+            bad.append(name)
+        values.append(value)
+    return values, bad

@@ -1,0 +1,222 @@
+"""The one training loop: rollout, update, count. Pure bookkeeping; files and the terminal are elsewhere."""
+
+import collections
+import math
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p3o import device, seeds
+from p3o.algorithms import Algorithm, Entry, Metric, Specs
+from p3o.config import Config
+from p3o.envs.base import VectorEnv
+from p3o.errors import RunStopped, UserError
+from p3o.normalize import Normalizer, NormalizerState
+from p3o.rollout import Actor, Episode, Rollout
+from p3o.types import Observation
+
+WINDOW = 100  # episodes in the reported mean return
+
+
+class Iteration(NamedTuple):
+    """What one iteration of the loop brought."""
+
+    metrics: dict[str, float]
+    episodes: list[Episode]
+
+
+class IntervalMeans:
+    """Metrics averaged over a logging interval, each over the things it is a mean of."""
+
+    def __init__(self, metrics: tuple[Metric, ...]):
+        self.metrics = metrics
+        self.clear()
+
+    def clear(self) -> None:
+        self.sums = {m.name: 0.0 for m in self.metrics}
+        self.weights = {m.name: 0.0 for m in self.metrics}
+
+    def add(self, values: dict[str, float]) -> None:
+        for metric in self.metrics:
+            weight = values[metric.weight] if metric.weight else 1.0
+            if weight:
+                self.sums[metric.name] += values[metric.name] * (1.0 if metric.is_count else weight)
+                self.weights[metric.name] += weight
+
+    def means(self) -> dict[str, float]:
+        """NaN where nothing happened."""
+        return {
+            m.name: math.nan
+            if not self.weights[m.name]
+            else self.sums[m.name] / (1.0 if m.is_count else self.weights[m.name])
+            for m in self.metrics
+        }
+
+
+class Trainer:
+    """A run in memory: algorithm state, environments, normaliser, counters; all of it can be saved and restored."""
+
+    def __init__(self, entry: Entry, config: Config, env: VectorEnv, specs: Specs, seed: int):
+        self.entry, self.config, self.env, self.specs, self.seed = entry, config, env, specs, seed
+        self.algorithm: Algorithm = entry.make(config, specs)
+        streams = seeds.derive(seed)
+        self.device = device.choose(specs.observation.kind)
+        check_memory(self.algorithm.replay_bytes, self.device)
+        with jax.default_device(self.device):
+            self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
+            self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
+        self._update: Any = None  # compiled on first use
+        self.normalizer = Normalizer(
+            specs.observation.vector_size,
+            config.num_envs,
+            config.gamma,
+            config.normalize_observation,
+            config.normalize_reward,
+        )
+        self.rollout = Rollout(config, specs, env, self.normalizer)
+        self.actor = Actor(self.algorithm.policy, specs)
+        self.act_rng = np.random.Generator(np.random.PCG64(streams.act))
+        self.step = 0
+        self.iteration = 0
+        self.num_episodes = 0
+        self.recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
+        self.interval = IntervalMeans(self.algorithm.metrics)
+        self.seconds = 0.0  # in the loop, over all sessions, compilation left out
+        self._actor_is_stale = True
+
+    @property
+    def mean_return(self) -> float:
+        return sum(r for r, _ in self.recent) / len(self.recent) if self.recent else math.nan
+
+    @property
+    def mean_length(self) -> float:
+        return sum(n for _, n in self.recent) / len(self.recent) if self.recent else math.nan
+
+    def iterate(self, schedule_steps: int) -> Iteration:
+        """One rollout and one update."""
+        if self._update is None:
+            self._update = self._compile()
+        started = time.perf_counter()
+        if self.rollout.observation is None:
+            self.rollout.start()
+        if self._actor_is_stale:
+            self.actor.set_params(self.state.params)
+        rate = self.algorithm.learning_rate(self.step, schedule_steps)
+        trajectory, self.step, episodes = self.rollout.collect(self.actor, self.act_rng, self.step)
+        self._check_rollout(trajectory)
+        key = jax.random.fold_in(self.key, self.iteration)
+        with jax.default_device(self.device):
+            self.state, arrays = self._update(self.state, trajectory, key, np.float32(rate))
+        metrics = {name: float(value) for name, value in jax.device_get(arrays).items()}
+        self.actor.set_params(self.state.params)
+        self._actor_is_stale = False
+        self.iteration += 1
+        self._check_metrics(metrics)
+        for episode in episodes:
+            self.recent.append((episode.total, episode.length))
+        self.num_episodes += len(episodes)
+        self.interval.add(metrics)
+        self.seconds += time.perf_counter() - started
+        return Iteration(metrics | {"learning_rate": rate}, episodes)
+
+    def _compile(self) -> Any:
+        """Compile once, before the clock starts, so that speeds leave compilation out."""
+        update = jax.jit(self.algorithm.update, donate_argnums=0)
+        with jax.default_device(self.device):
+            return update.lower(self.state, self.rollout.buffers, self.key, np.float32(0.0)).compile()
+
+    def _check_rollout(self, trajectory: Any) -> None:
+        for name, leaf in (("observation", trajectory.observation.vector), ("reward", trajectory.reward)):
+            if leaf is not None and not np.isfinite(leaf).all():
+                raise RunStopped(f"step {self.step:,}: {name} of the environment is not finite")
+
+    def _check_metrics(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise RunStopped(f"step {self.step:,}: {name} is {value}")
+
+    def check_params(self) -> None:
+        """Called before a checkpoint, so that every checkpoint is a good one."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
+            if not np.isfinite(np.asarray(leaf)).all():
+                raise RunStopped(f"step {self.step:,}: parameter {jax.tree_util.keystr(path)} is not finite")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that a bit-equal continuation needs, as plain data and arrays."""
+        observation = self.rollout.observation
+        assert observation is not None
+        return {
+            "algorithm": [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)],
+            "key": np.asarray(jax.random.key_data(self.key)),
+            "act_rng": self.act_rng.bit_generator.state,
+            "normalizer": list(self.normalizer.state()),
+            "environments": self.env.snapshot(),
+            "observation": {"vector": observation.vector, "images": list(observation.images)},
+            "returns": self.rollout.returns,
+            "lengths": self.rollout.lengths,
+            "step": self.step,
+            "iteration": self.iteration,
+            "num_episodes": self.num_episodes,
+            "recent": [list(pair) for pair in self.recent],
+            "interval": {"sums": self.interval.sums, "weights": self.interval.weights},
+            "seconds": self.seconds,
+        }
+
+    def restore(self, tree: dict[str, Any]) -> list[int]:
+        """Go back to a snapshot; returns the environments that had to start a fresh episode."""
+        leaves, structure = jax.tree.flatten(self.state)
+        for stored, leaf in zip(tree["algorithm"], leaves, strict=True):
+            if stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+                raise ValueError(f"an array of shape {stored.shape} where {leaf.shape} was expected")
+        with jax.default_device(self.device):
+            self.state = jax.device_put(jax.tree.unflatten(structure, tree["algorithm"]), self.device)
+            self.key = jax.random.wrap_key_data(jnp.asarray(tree["key"]))
+        self.act_rng.bit_generator.state = tree["act_rng"]
+        self.normalizer.restore(NormalizerState(*tree["normalizer"]))
+        fresh = self.env.restore(tree["environments"])
+        stored = tree["observation"]
+        self.rollout.observation = Observation(stored["vector"], tuple(stored["images"]))
+        self.rollout.returns, self.rollout.lengths = tree["returns"].copy(), tree["lengths"].copy()
+        if fresh:
+            self._adopt_fresh_episodes(fresh)
+        self.step, self.iteration, self.num_episodes = tree["step"], tree["iteration"], tree["num_episodes"]
+        self.recent = collections.deque(((r, int(n)) for r, n in tree["recent"]), maxlen=WINDOW)
+        self.interval.sums, self.interval.weights = tree["interval"]["sums"], tree["interval"]["weights"]
+        self.seconds = tree["seconds"]
+        self._actor_is_stale = True
+        return fresh
+
+    def _adopt_fresh_episodes(self, envs: list[int]) -> None:
+        """Environments that lost their episode stand at a new one: its first observation, nothing earned yet."""
+        raw, held = self.env.current(), self.rollout.observation
+        assert held is not None
+        if held.vector is not None:
+            held.vector[envs] = self.normalizer.scale(raw.vector[envs])  # type: ignore[index]
+        for image, new in zip(held.images, raw.images, strict=True):
+            image[envs] = new[envs]
+        self.rollout.returns[envs] = 0.0
+        self.rollout.lengths[envs] = 0
+        self.normalizer.discounted_return[envs] = 0.0
+
+
+def check_memory(replay_bytes: int, target: Any) -> None:
+    """Refuse a replay that does not fit before the kernel does."""
+    free = device.free_memory()
+    if target.platform != "cpu":
+        stats = target.memory_stats() or {}
+        free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
+    if free is not None and replay_bytes > 0.9 * free:
+        raise UserError(
+            f"the replay needs {format_bytes(replay_bytes)} and {format_bytes(free)} of memory are free; "
+            "lower it with --set replay_size=N (steps per environment)"
+        )
+
+
+def format_bytes(number: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"
