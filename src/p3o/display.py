@@ -222,7 +222,9 @@ def render_panel(title: str, status: Status, history: History, width: int, heigh
     if grid_rows:
         parts += ["", grid]
     body = Padding(Group(*parts), (1, 2, 0, 2))
-    return Panel(body, title=Text(title, "bold"), title_align="left", border_style="dim", width=width, padding=0)
+    return Panel(
+        body, title=Text(title, "bold not dim"), title_align="left", border_style="dim", width=width, padding=0
+    )
 
 
 def spark_line(values: list[float], width: int) -> str:

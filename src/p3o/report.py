@@ -27,6 +27,7 @@ from p3o.runs import (
 MAX_DOTS = 1500
 GRID_POINTS = 200
 MAX_METRIC_POINTS = 300
+FEW_POINTS = 30  # a small chart with no more than these marks each one
 TABLE_ROWS = 25
 LOG_RATIO = 300.0  # a positive quantity that spans more than this is drawn on a logarithmic axis
 PLOT = 1000.0  # side of the square that charts are drawn in; the page stretches it to its place
@@ -240,7 +241,7 @@ def _metric_chart(run: Run, name: str, key: str) -> Chart:
         x=x,
         y=y,
         line=line_path(line_x, line_y),
-        dots="",
+        dots=dot_path(line_x, line_y) if known.size <= FEW_POINTS else "",
         marks="",
         points=_points(
             line_x, line_y, [[f"step {s:,.0f}", format_number(v)] for s, v in zip(steps, values, strict=True)]

@@ -17,7 +17,8 @@ SCORE_WINDOW = 100  # episodes in the score of a run
 EPISODE_COLUMNS = ("step", "env", "return", "length", "seconds")
 EVALUATION_COLUMNS = ("step", "episode", "return", "length")
 WHOLE_COLUMNS = frozenset({"step", "env", "length", "episode"})
-CONFIG_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {  # what a reader of a config may rely on; every key but format and env is optional
+# What a reader of a config may rely on; every key but format and env is optional.
+CONFIG_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "env": (dict, "an object"),
     "settings": (dict, "an object"),
     "versions": (dict, "an object"),
@@ -69,6 +70,9 @@ METRICS = {  # in the order in which they are shown
     "off_policy_updates": Metric(
         "off-policy updates", "Off-policy updates", "How many gradient steps on replayed data each interval took."
     ),
+    "clip_fraction": Metric(
+        "clip fraction", "Clipped fraction", "The share of samples whose ratio was outside PPO's trust interval."
+    ),
     "bias_correction_loss": Metric(
         "bias corr. loss", "Bias-correction loss", "ACER's second term: what truncating the ratios left out."
     ),
@@ -88,7 +92,7 @@ METRICS = {  # in the order in which they are shown
 def metric(name: str) -> Metric:
     """The names of a column, made from the column's own name where it is not a known one."""
     plain = name.replace("_", " ")
-    return METRICS.get(name, Metric(plain, plain[:1].upper() + plain[1:], ""))
+    return METRICS.get(name, Metric(plain, plain[:1].upper() + plain[1:], f"The column {name} of updates.csv."))
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Run:
         """Whether the lines reach the asked total, give or take the logging interval that may be cut at the end."""
         lines = self.updates["step"]
         interval = np.diff(lines, prepend=0).max() if lines.size else 10_000
-        return self.last_step + interval >= self.config.get("steps", 0)
+        return self.last_step + int(interval) >= self.config.get("steps", 0)
 
 
 def load_run(path: str | Path) -> Run:

@@ -19,6 +19,7 @@ from p3o.rollout import Actor, Episode, Rollout
 from p3o.types import Observation
 
 WINDOW = 100  # episodes in the reported mean return
+LEARNING_RATE = Metric("learning_rate", "step size")
 
 
 class Iteration(NamedTuple):
@@ -83,7 +84,7 @@ class Trainer:
         self.iteration = 0
         self.num_episodes = 0
         self.recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
-        self.interval = IntervalMeans(self.algorithm.metrics)
+        self.interval = IntervalMeans((*self.algorithm.metrics, LEARNING_RATE))
         self.seconds = 0.0  # in the loop, over all sessions, compilation left out
         self._actor_is_stale = True
 
@@ -111,6 +112,7 @@ class Trainer:
         with jax.default_device(self.device):
             self.state, arrays = self._update(self.state, trajectory, key, np.float32(rate))
         metrics = {name: float(value) for name, value in jax.device_get(arrays).items()}
+        metrics["learning_rate"] = rate
         self.actor.set_params(self.state.params)
         self._actor_is_stale = False
         self.iteration += 1
@@ -120,7 +122,7 @@ class Trainer:
         self.num_episodes += len(episodes)
         self.interval.add(metrics)
         self.seconds += time.perf_counter() - started
-        return Iteration(metrics | {"learning_rate": rate}, episodes)
+        return Iteration(metrics, episodes)
 
     def _compile(self) -> Any:
         """Compile once, before the clock starts, so that speeds leave compilation out."""
@@ -188,6 +190,13 @@ class Trainer:
         self.seconds = tree["seconds"]
         self._actor_is_stale = True
         return fresh
+
+    def adopt(self, params: Any, normalizer: NormalizerState) -> None:
+        """Take over a trained policy's weights and normaliser; replay and optimiser stay empty."""
+        with jax.default_device(self.device):
+            self.state = self.state._replace(params=jax.device_put(jax.tree.map(jnp.asarray, params), self.device))
+        self.normalizer.restore(normalizer._replace(discounted_return=np.zeros(self.config.num_envs)))
+        self._actor_is_stale = True
 
     def _adopt_fresh_episodes(self, envs: list[int]) -> None:
         """Environments that lost their episode stand at a new one: its first observation, nothing earned yet."""

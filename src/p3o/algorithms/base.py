@@ -31,6 +31,7 @@ class Metric(NamedTuple):
 class Algorithm(NamedTuple):
     """Pure functions for one seed. A state has a field `params`; all of it is saved in checkpoints."""
 
+    init_params: Callable[[np.random.Generator], Params]
     init: Callable[[np.random.Generator], Any]  # -> State
     policy: Callable[[Params, Observation], Distribution]  # what acts, on NumPy or JAX arrays
     update: Callable[[Any, Trajectory, Array, Array], tuple[Any, dict[str, Array]]]  # (state, rollout, key, rate)

@@ -1,0 +1,225 @@
+"""The Python side: `P3O("HalfCheetah-v5").learn(1_000_000).predict(observation)`."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium as gym
+import numpy as np
+
+from p3o import model as models
+from p3o import session as sessions
+from p3o.display import Status, make_display
+from p3o.errors import UserError
+from p3o.model import Model
+from p3o.report import write_report
+
+A = TypeVar("A", bound="Agent")
+
+
+class _ClassOnly:
+    """A classmethod that raises when called on an instance, where it would look as if it changed that instance."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+        name = self.function.__name__
+        if instance is not None:
+            raise TypeError(f"{name} makes a new agent: write `agent = {owner.__name__}.{name}(...)`")
+        return self.function.__get__(owner, type)
+
+
+class Agent:
+    """An algorithm on an environment. Nothing is written to disk unless `learn` gets a `run_dir`."""
+
+    algo: ClassVar[str]
+    _is_replay_lost = False
+
+    def __init__(
+        self,
+        env: sessions.EnvSource,
+        *,
+        seed: int = 0,
+        preset: str = "default",
+        env_kwargs: dict[str, Any] | None = None,
+        **settings: Any,
+    ):
+        self._job = sessions.Job(
+            env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {}
+        )
+        self._session: sessions.Session | None = sessions.Session(sessions.set_up(self._job), make_display("none"), None, None)
+        self._model: Model | None = None
+        self._folder_lock: Any = None
+        self._predict_rng = np.random.default_rng(np.random.SeedSequence((seed, 2)))
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps that this agent has learned from."""
+        return self._session.trainer.step if self._session else self._loaded.step
+
+    @property
+    def mean_return(self) -> float:
+        """Mean raw return of the last 100 training episodes; NaN before the first."""
+        return self._session.trainer.mean_return if self._session else float("nan")
+
+    @property
+    def _loaded(self) -> Model:
+        """The policy as it is now."""
+        if self._model is None:
+            assert self._session is not None
+            self._model = self._session.model()
+        return self._model
+
+    def learn(
+        self: A,
+        total_steps: int | None = None,
+        callback: Callable[[Status], Any] | None = None,
+        progress_bar: bool = False,
+        run_dir: str | Path | None = None,
+        eval_every: int | None = None,
+    ) -> A:
+        """Train for `total_steps` more environment steps (None: to the end of a resumed run) and return the agent.
+
+        `callback` gets a Status after every iteration; returning False stops the training there.
+        """
+        session = self._begin(total_steps, run_dir, eval_every)
+        if self._is_replay_lost:
+            logging.getLogger("p3o").warning("learning goes on from a saved model: with an empty replay and optimiser")
+            self._is_replay_lost = False
+        session.display = make_display("auto" if progress_bar else "none")
+        self._model = None
+        # Ctrl-C in a notebook or script is the caller's: only the command line turns it into an orderly stop.
+        session.run(sessions.StopSignals(), callback)
+        if session.folder is not None:
+            write_report(session.folder)
+        return self
+
+    def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> sessions.Session:
+        """The session that goes on for so many steps, in its folder."""
+        if self._session is None:
+            raise UserError("this agent was loaded without an environment: use load(path, env=...) to train it")
+        session = self._session
+        if total_steps is None and session.steps <= session.trainer.step:
+            raise UserError("learn needs the number of steps")
+        if total_steps is not None:
+            if total_steps < 1:
+                raise UserError(f"total_steps {total_steps}: at least 1 is needed")
+            session.steps = session.trainer.step + int(total_steps)
+        if eval_every is not None:
+            session.set_evaluation(eval_every)
+        if run_dir is not None:
+            self._attach(session, Path(run_dir))
+        elif session.folder is not None:
+            session.extend_config()
+        return session
+
+    def _attach(self, session: sessions.Session, folder: Path) -> None:
+        if session.folder is None:
+            if session.trainer.step:
+                raise UserError("run_dir has to be given at the first call of learn: earlier steps were not recorded")
+            self._folder_lock = session.adopt_folder(folder)
+        elif session.folder.resolve() != folder.resolve():
+            raise UserError(f"run_dir {folder}: this agent already writes to {session.folder}")
+        else:
+            session.extend_config()
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, Any]:
+        """The action for one raw observation, or actions for a batch; `state` is handed back (no memory is kept)."""
+        policy = self._loaded
+        rows, is_batch = split_batch(observation, policy.observation_space)
+        actions = policy.act(rows, None if deterministic else self._predict_rng)
+        return (actions if is_batch else actions[0]), state
+
+    def save(self, path: str | Path) -> None:
+        """Write the model (not the training state) to a folder."""
+        models.save(self._loaded, Path(path))
+
+    @_ClassOnly
+    def load(cls, path: str | Path, env: sessions.EnvSource | None = None) -> Any:  # noqa: N805
+        """An agent from a model folder or a run; with `env` it can go on learning, from an empty replay."""
+        loaded = models.load(find_model(Path(path)))
+        if loaded.algo != cls.algo:  # type: ignore[attr-defined]
+            raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")  # type: ignore[attr-defined]
+        agent = cls.__new__(cls)  # type: ignore[call-overload]
+        agent._restore(loaded, env)
+        return agent
+
+    def _restore(self, loaded: Model, env: sessions.EnvSource | None) -> None:
+        self._model, self._session, self._folder_lock = loaded, None, None
+        self._predict_rng = np.random.default_rng(np.random.SeedSequence((0, 2)))
+        source = env if env is not None else loaded.env["id"]
+        if source is None:
+            return
+        settings = {**loaded.settings}
+        if isinstance(source, gym.vector.VectorEnv):
+            settings["num_envs"] = source.num_envs
+        self._job = sessions.Job(source, self.algo, 0, 0, settings=settings, env_kwargs=loaded.env["kwargs"] if env is None else {})
+        setup = sessions.set_up(self._job)
+        loaded.check_spaces(*setup.spaces, sessions.env_name(source))
+        self._session = sessions.Session(setup, make_display("none"), None, None)
+        self._session.adopt_model(loaded)
+        self._is_replay_lost = True
+
+    @_ClassOnly
+    def resume(cls, run_dir: str | Path, env: sessions.EnvSource | None = None) -> Any:  # noqa: N805
+        """An agent with the whole state of a run; `learn()` then goes on exactly where it stopped."""
+        session, folder_lock = sessions.resume(Path(run_dir), make_display("plain"), None, env)
+        if session.job.algo != cls.algo:  # type: ignore[attr-defined]
+            folder_lock.close()
+            raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")  # type: ignore[attr-defined]
+        agent = cls.__new__(cls)  # type: ignore[call-overload]
+        agent._job, agent._session, agent._model = session.job, session, None
+        agent._folder_lock = folder_lock
+        agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))
+        return agent
+
+
+class P3O(Agent):
+    """Policy-on Policy-off Policy Optimization."""
+
+    algo = "p3o"
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that a path means: itself, or the one inside a run."""
+    if not path.exists():
+        raise UserError(f"{path}: no such folder; a model folder or a run was expected")
+    is_run = (path / "config.json").exists()
+    if is_run and not (path / "model").exists() and not (path / "model.old").exists():
+        raise UserError(f"{path} has no model yet: the run has not reached its first checkpoint")
+    return path / "model" if is_run else path
+
+
+def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
+    """Single observations and whether they came as a batch, told by shape; images may have their channels moved."""
+    if isinstance(space, gym.spaces.Dict):
+        parts = {key: split_batch(observation[key], part) for key, part in space.spaces.items()}
+        is_batch = any(p[1] for p in parts.values())
+        count = max(len(p[0]) for p in parts.values())
+        return [{key: p[0][i] for key, p in parts.items()} for i in range(count)], is_batch
+    if isinstance(space, gym.spaces.Tuple):
+        pieces = [split_batch(value, part) for value, part in zip(observation, space.spaces, strict=True)]
+        return [tuple(p[0][i] for p in pieces) for i in range(len(pieces[0][0]))], any(p[1] for p in pieces)
+    array = np.asarray(observation)
+    shape = tuple(space.shape or ())
+    if array.shape == shape:
+        return [array], False
+    if array.shape[1:] == shape:
+        return list(array), True
+    if len(shape) == 3:
+        moved = (shape[2], *shape[:2]) if shape[2] < shape[0] else (*shape[1:], shape[0])
+        axes = (0, -1) if shape[2] < shape[0] else (-1, 0)
+        if array.shape == moved:
+            return [np.moveaxis(array, *axes)], False
+        if array.shape[1:] == moved:
+            return [np.moveaxis(row, *axes) for row in array], True
+    raise UserError(f"observation of shape {array.shape}: {shape} or a batch of it was expected")

@@ -1,0 +1,318 @@
+"""The command line: `p3o train ENV`, and what comes after it."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Protocol
+
+import tyro
+from tyro.conf import Positional, arg, subcommand
+
+from p3o.errors import RunStopped, UserError, nearest
+
+Words = Annotated[list[str], arg(metavar="KEY=VALUE ...")]
+Number = Annotated[str, arg(metavar="N")]
+
+
+class Command(Protocol):
+    def run(self) -> int: ...
+
+
+@dataclass
+class Train:
+    """Train an agent: live display, checkpoints, model and report in a run folder."""
+
+    env: Positional[Annotated[str, arg(metavar="ENV")]]
+    """A Gymnasium id (HalfCheetah-v5, CartPole-v1) or module:Id."""
+    algo: str = "p3o"
+    """Algorithm; `p3o list algorithms` shows them."""
+    steps: Number = "1e6"
+    """Environment steps, as 300000, 3e5 or 300_000."""
+    seed: Number = "0"
+    """Seed of everything random in the run."""
+    preset: str = "default"
+    """Named settings: default or paper."""
+    variant: str = ""
+    """Name for a departure from the preset, used in folders and tables."""
+    out: str | None = None
+    """Run folder; runs/ENV/ALGO-PRESET/seed-N unless given."""
+    set: Words = field(default_factory=list)
+    """Settings over the preset's; `p3o list presets` shows them all."""
+    env_set: Words = field(default_factory=list)
+    """Arguments of the environment's constructor."""
+    eval_every: Number | None = None
+    """Evaluate with deterministic actions every so many steps."""
+
+    def run(self) -> int:
+        from p3o import session as sessions
+        from p3o.config import parse_assignments, parse_count
+
+        job = sessions.Job(
+            env=self.env,
+            algo=self.algo,
+            steps=parse_count(self.steps, "--steps"),
+            seed=parse_seed(self.seed),
+            preset=self.preset,
+            variant=check_variant(self.variant),
+            settings=parse_assignments(self.set, "--set"),
+            env_kwargs={k: parse_value(v) for k, v in parse_assignments(self.env_set, "--env-set").items()},
+            eval_every=None if self.eval_every is None else parse_count(self.eval_every, "--eval-every"),
+        )
+        folder = Path(self.out) if self.out else sessions.default_folder(job)
+        return _train(lambda display: sessions.start(job, folder, display, sessions.command_line()), folder)
+
+
+@dataclass
+class Resume:
+    """Go on exactly where a run stopped."""
+
+    run_dir: Positional[Annotated[str, arg(metavar="RUN")]]
+    """Run folder."""
+    steps: Number | None = None
+    """A new total of environment steps."""
+
+    def run(self) -> int:
+        from p3o import session as sessions
+        from p3o.config import parse_count
+
+        folder = Path(self.run_dir)
+        steps = None if self.steps is None else parse_count(self.steps, "--steps")
+        return _train(lambda display: sessions.resume(folder, display, steps), folder)
+
+
+@dataclass
+class Eval:
+    """Play episodes with a trained agent and print their mean return."""
+
+    run_dir: Positional[Annotated[str, arg(metavar="RUN")]]
+    """Run folder or model folder."""
+    episodes: Number = "100"
+    """Episodes to play."""
+    deterministic: bool = False
+    """Take the policy's mode instead of a sample."""
+    seed: Number = "0"
+    """Seed of the environment and of sampled actions."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+    def run(self) -> int:
+        import numpy as np
+
+        from p3o.config import parse_count
+        from p3o.evaluate import play
+
+        episodes = parse_count(self.episodes, "--episodes")
+        model, env = _model_and_env(self.run_dir)
+        results = play(model, env, episodes, parse_seed(self.seed), self.deterministic)
+        returns = np.array([total for total, _ in results])
+        summary = {
+            "env": model.env["id"],
+            "episodes": episodes,
+            "deterministic": self.deterministic,
+            "step": model.step,
+            "mean_return": float(returns.mean()),
+            "std_return": float(returns.std()),
+            "min_return": float(returns.min()),
+            "max_return": float(returns.max()),
+            "mean_length": float(np.mean([length for _, length in results])),
+        }
+        if self.json:
+            print(json.dumps(summary | {"returns": returns.tolist()}))
+        else:
+            print(
+                f"{summary['env']}: return {returns.mean():.2f} ± {returns.std():.2f} over {episodes} episodes "
+                f"(min {returns.min():.2f}, max {returns.max():.2f}, length {summary['mean_length']:.0f})"
+            )
+        return 0
+
+
+@dataclass
+class Video:
+    """Film a trained agent."""
+
+    run_dir: Positional[Annotated[str, arg(metavar="RUN")]]
+    """Run folder or model folder."""
+    out: str | None = None
+    """File to write (.mp4 or .gif); RUN/video.mp4 unless given."""
+    episodes: Number = "1"
+    """Episodes to film."""
+    seed: Number = "0"
+    """Seed of the environment."""
+
+    def run(self) -> int:
+        from p3o.config import parse_count
+        from p3o.video import film
+
+        episodes, seed = parse_count(self.episodes, "--episodes"), parse_seed(self.seed)
+        out = Path(self.out) if self.out else Path(self.run_dir) / "video.mp4"
+        film(Path(self.run_dir), out, episodes, seed)
+        print(out)
+        return 0
+
+
+@dataclass
+class Report:
+    """Write the report page of a run."""
+
+    paths: Positional[Annotated[list[str], arg(metavar="RUN")]]
+    """Run folder."""
+    out: str | None = None
+    """File to write; RUN/report.html unless given."""
+
+    def run(self) -> int:
+        from p3o.report import write_report
+
+        if len(self.paths) != 1:
+            raise UserError(f"report takes one run, not {len(self.paths)}")
+        print(write_report(Path(self.paths[0]), Path(self.out) if self.out else None))
+        return 0
+
+
+@dataclass
+class List:
+    """Show what there is: algorithms, presets with all settings, or environments."""
+
+    what: Positional[Annotated[str, arg(metavar="[algorithms|presets|environments]")]] = "algorithms"
+
+    def run(self) -> int:
+        from p3o import listing
+
+        known = {"algorithms": listing.algorithms, "presets": listing.presets, "environments": listing.environments}
+        if self.what not in known:
+            raise UserError(f"list {self.what!r}: one of {', '.join(known)} was expected{nearest(self.what, known)}")
+        for line in known[self.what]():
+            print(line)
+        return 0
+
+
+Commands = (
+    Annotated[Train, subcommand("train")]
+    | Annotated[Resume, subcommand("resume")]
+    | Annotated[Eval, subcommand("eval")]
+    | Annotated[Video, subcommand("video")]
+    | Annotated[Report, subcommand("report")]
+    | Annotated[List, subcommand("list")]
+)
+
+
+def _train(begin: Any, folder: Path) -> int:
+    """Run a session to its end or to a signal; the last line on standard output is the folder."""
+    from p3o.display import make_display
+    from p3o.report import write_report
+    from p3o.session import StopSignals
+
+    display = make_display("auto")
+    with StopSignals() as stop:
+        session, folder_lock = begin(display)
+        with folder_lock:
+            if session.trainer.step >= session.steps:
+                display.message(f"the run is finished at step {session.trainer.step:,}; --steps N goes on to a new total")
+            else:
+                session.run(stop)
+            if stop.received is not None and session.trainer.step < session.steps:
+                display.message(f"stopped at step {session.trainer.step:,}; go on with: p3o resume {folder}")
+                print(folder)
+                return 128 + stop.received
+            page = write_report(folder)
+            display.message(f"report: {page}")
+    print(folder)
+    return 0
+
+
+def _model_and_env(run_dir: str) -> tuple[Any, Any]:
+    from p3o import model as models
+    from p3o.agent import find_model
+    from p3o.envs.gymnasium_env import make_env
+
+    folder = Path(run_dir)
+    model = models.load(find_model(folder))
+    if model.env["id"] is None:
+        raise UserError(f"{folder}: its environment was made in Python; load the model there with P3O.load")
+    env = make_env(model.env["id"], model.env["kwargs"])
+    model.check_spaces(env.observation_space, env.action_space, model.env["id"])
+    return model, env
+
+
+def parse_seed(text: str) -> int:
+    from p3o.config import parse_number
+
+    value = parse_number(text, "--seed")
+    if value != int(value) or value < 0:
+        raise UserError(f"--seed: {text!r} is not a whole number of at least 0")
+    return int(value)
+
+
+def check_variant(name: str) -> str:
+    if not all(c.isalnum() or c in "-_.=+" for c in name):
+        raise UserError(f"--variant {name!r}: letters, digits and - _ . = + only, since it names a folder")
+    return name
+
+
+def parse_value(text: str) -> Any:
+    """A constructor argument: JSON where it is JSON (numbers, true, null, lists), Python's True/False/None, else text."""
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def parse(arguments: list[str]) -> Command:
+    """The command, or a UserError with the first thing that is wrong; --help prints and exits."""
+    if not arguments:
+        arguments = ["--help"]
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(
+                Commands,  # type: ignore[arg-type]
+                prog="p3o",
+                description="P3O and its baselines: train, resume, evaluate, film, report.",
+                args=arguments,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_first_complaint(errors.getvalue(), arguments)) from None
+
+
+def _first_complaint(text: str, arguments: list[str]) -> str:
+    """tyro's box of several lines as one."""
+    commands = ("train", "resume", "eval", "video", "report", "list")
+    if arguments[0] not in commands and not arguments[0].startswith("-"):
+        return f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}; there are {', '.join(commands)}"
+    lines = [line.strip("│╭╮╰╯─┃ ").strip() for line in text.splitlines()]
+    said = [line for line in lines if line and "Parsing error" not in line and "parsing error" not in line.lower()]
+    cut = next((i for i, line in enumerate(said) if "--help" in line and i), len(said))
+    return " ".join(said[:cut]) or f"cannot understand {' '.join(arguments)}"
+
+
+def main() -> NoReturn:
+    """Entry point: user errors are one line and exit code 2."""
+    try:
+        code = parse(sys.argv[1:]).run()
+    except UserError as error:
+        print(f"p3o: {error}", file=sys.stderr)
+        code = 2
+    except RunStopped as error:
+        print(f"p3o: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("p3o: stopped at once; `p3o resume` goes on from the last checkpoint", file=sys.stderr)
+        code = 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Playing episodes with a model whose normaliser is frozen."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from p3o.model import Model
+
+
+def play(
+    model: Model, env: gym.Env, episodes: int, seed: int, deterministic: bool, on_frame: Any = None
+) -> list[tuple[float, int]]:
+    """(return, length) of each episode. The first reset is seeded, later ones go on from the environment's own state.
+
+    `on_frame`, if given, is called after the first reset and every step (a video takes its frames there).
+    """
+    rng = None if deterministic else np.random.default_rng(np.random.SeedSequence((seed, 1)))
+    results = []
+    observation, _ = env.reset(seed=seed)
+    for episode in range(episodes):
+        if episode:
+            observation, _ = env.reset()
+        total, length, is_over = 0.0, 0, False
+        if on_frame:
+            on_frame()
+        while not is_over:
+            action = model.act([observation], rng)[0]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, length, is_over = total + float(reward), length + 1, terminated or truncated
+            if on_frame:
+                on_frame()
+        results.append((total, length))
+    return results

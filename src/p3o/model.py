@@ -1,0 +1,144 @@
+"""Model files: what `predict` needs and nothing else, the normaliser included, as JSON and safetensors."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from p3o import algorithms, checkpoint
+from p3o.algorithms import Specs
+from p3o.config import make_config
+from p3o.errors import UserError
+from p3o.normalize import Normalizer, NormalizerState
+from p3o.rollout import Actor
+from p3o.spaces import Encoder, action_mapper, action_spec, observation_spec, space_from_json, space_to_json
+from p3o.types import Observation
+
+FORMAT = 1
+
+
+class Model:
+    """A trained policy that maps raw observations to the environment's actions."""
+
+    def __init__(
+        self,
+        algo: str,
+        settings: dict[str, Any],
+        env: dict[str, Any],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        params: Any,
+        normalizer: NormalizerState,
+        step: int,
+    ):
+        self.algo, self.settings, self.env, self.step = algo, settings, env, step
+        self.observation_space, self.action_space = observation_space, action_space
+        self.specs = Specs(observation_spec(observation_space), action_spec(action_space))
+        entry = algorithms.find(algo)
+        self.config = make_config(entry.config, settings)
+        self.params = params
+        self.normalizer = normalizer
+        self._normalizer = Normalizer(
+            self.specs.observation.vector_size, 1, self.config.gamma, self.config.normalize_observation, False
+        )
+        self._normalizer.restore(normalizer)
+        self._actor = Actor(entry.make(self.config, self.specs).policy, self.specs)
+        self._actor.set_params(params)
+        self._to_environment = action_mapper(self.specs.action, self.config.action_scale, self.config.action_clip)
+
+    def act(self, observations: list[Any], rng: np.random.Generator | None) -> np.ndarray:
+        """Actions for a list of raw observations; the mode of the policy when no generator is given."""
+        encoder = Encoder(self.specs.observation, len(observations))
+        raw = encoder.empty()
+        for row, observation in enumerate(observations):
+            encoder.write(observation, raw, row)
+        vector = None if raw.vector is None else self._normalizer.scale(raw.vector)
+        policy = self._actor(Observation(vector, raw.images))
+        if rng is None:
+            sample = policy.mode()
+        else:
+            sample = policy.sample(self.specs.action.noise(rng, (len(observations),)))
+        return self._to_environment(np.asarray(sample))
+
+    def check_spaces(self, observation_space: gym.Space, action_space: gym.Space, name: str) -> None:
+        """Refuse an environment that this model was not trained for."""
+        for what, own, other in (
+            ("observation", self.observation_space, observation_space),
+            ("action", self.action_space, action_space),
+        ):
+            if own != other:
+                raise UserError(f"this model does not fit {name}: its {what} space is {own}, the environment's {other}")
+
+
+def _named_leaves(params: Any) -> dict[str, np.ndarray]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def save(model: Model, folder: Path) -> None:
+    """Write model.json and model.safetensors; an older model in the folder is replaced as a whole."""
+    if folder.exists() and not (folder / "model.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and holds no model; it is left as it is")
+    new = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    arrays = {f"params.{name}": leaf for name, leaf in _named_leaves(model.params).items()}
+    statistics = model.normalizer._replace(discounted_return=np.zeros(0))._asdict()  # running episodes do not belong
+    arrays |= {f"normalizer.{name}": np.asarray(value, np.float64) for name, value in statistics.items()}
+    proof = checkpoint.write_tensors(new / "model.safetensors", arrays)
+    description = {
+        "format": FORMAT,
+        "algo": model.algo,
+        "step": model.step,
+        "env": model.env,
+        "observation_space": space_to_json(model.observation_space),
+        "action_space": space_to_json(model.action_space),
+        "settings": model.settings,
+        "data": proof,
+    }
+    checkpoint.write_json(new / "model.json", description)
+    checkpoint.replace_folder(new, folder)
+
+
+def load(folder: Path) -> Model:
+    """Read a model folder; anything wrong with it is one clear line."""
+    old = folder.with_name(folder.name + ".old")
+    if not folder.exists() and old.exists():  # killed between the two renames of a replacement
+        folder = old
+    if not (folder / "model.json").exists():
+        raise UserError(f"{folder} holds no model: model.json is missing")
+    data = checkpoint.read_json(folder / "model.json", "a model", FORMAT)
+    try:
+        arrays = checkpoint.read_tensors(folder, data["data"])
+        observation_space, action_space = (space_from_json(data[f"{s}_space"]) for s in ("observation", "action"))
+        entry = algorithms.find(data["algo"])
+        config = make_config(entry.config, data["settings"])
+        specs = Specs(observation_spec(observation_space), action_spec(action_space))
+        params = _fill(entry.make(config, specs).init_params(np.random.default_rng(0)), arrays)
+        statistics = NormalizerState(*(arrays[f"normalizer.{name}"] for name in NormalizerState._fields))
+        if statistics.observation_mean.shape != (specs.observation.vector_size,):
+            raise ValueError("the normaliser has another size than the observation")
+        return Model(
+            data["algo"], data["settings"], data["env"], observation_space, action_space, params, statistics, data["step"]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise UserError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None
+
+
+def _fill(template: Any, arrays: dict[str, np.ndarray]) -> Any:
+    names = list(_named_leaves(template))
+    leaves, structure = jax.tree.flatten(template)
+    stored = []
+    for name, leaf in zip(names, leaves, strict=True):
+        array = arrays.get(f"params.{name}")
+        if array is None or array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise ValueError(f"parameter {name} is missing or has another shape than the settings ask for")
+        if not np.isfinite(array).all():
+            raise ValueError(f"parameter {name} is not finite")
+        stored.append(array)
+    return jax.tree.unflatten(structure, stored)

@@ -1,0 +1,144 @@
+"""The files that grow while a run trains: CSV lines and TensorBoard events, which can be cut back to a checkpoint."""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from p3o.algorithms import Metric
+from p3o.rollout import Episode
+
+EPISODES = "episodes.csv"
+UPDATES = "updates.csv"
+EVALUATIONS = "evaluations.csv"
+LOOP_COLUMNS = ("learning_rate", "steps_per_second")
+
+
+def number(value: float) -> str:
+    """Ten digits, whole numbers plainly, nothing for NaN."""
+    return "" if math.isnan(value) else format(value, ".10g")
+
+
+class Table:
+    """An append-only CSV file."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...]):
+        self.path = path
+        self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        if self._file.tell() == 0:
+            self._file.write(",".join(columns) + "\n")
+
+    def add(self, *cells: str) -> None:
+        self._file.write(",".join(cells) + "\n")
+
+    def flush(self) -> int:
+        """Push lines to the disk; returns the file's length."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Events:
+    """TensorBoard scalars, written without a thread so that a checkpoint knows what is on disk."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self._writer: Any = None
+
+    def add(self, step: int, scalars: dict[str, float]) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        if self._writer is None:
+            taken = len(list(self.folder.iterdir()))
+            self._writer = EventsWriter(str(self.folder / "events"), filename_suffix=f".{taken}")
+        for name, value in scalars.items():
+            if not math.isnan(value):
+                self._writer.write_event(Event(summary=scalar(name, value), step=step, wall_time=time.time()))
+
+    def flush(self) -> dict[str, int]:
+        if self._writer is not None:
+            self._writer.flush()
+        return {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())}
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Recorder:
+    """Writes a run's tables and events."""
+
+    def __init__(self, folder: Path, metrics: tuple[Metric, ...]):
+        self.folder = folder
+        self._metrics = metrics
+        self.episodes = Table(folder / EPISODES, ("step", "env", "return", "length", "seconds"))
+        self.updates = Table(folder / UPDATES, ("step", *(m.name for m in metrics), *LOOP_COLUMNS))
+        self.evaluations: Table | None = None
+        if (folder / EVALUATIONS).exists():
+            self._open_evaluations()
+        self.events = Events(folder / "tb")
+
+    def _open_evaluations(self) -> Table:
+        if self.evaluations is None:
+            self.evaluations = Table(self.folder / EVALUATIONS, ("step", "episode", "return", "length"))
+        return self.evaluations
+
+    def add_episodes(self, episodes: list[Episode], seconds: float) -> None:
+        for episode in episodes:
+            self.episodes.add(
+                str(episode.step), str(episode.env), number(episode.total), str(episode.length), f"{seconds:.2f}"
+            )
+
+    def add_update(self, step: int, means: dict[str, float]) -> None:
+        """One line of a logging interval; a count of nothing is 0, a mean of nothing is empty."""
+        self.updates.add(str(step), *(number(means[m.name]) for m in self._metrics), *(number(means[c]) for c in LOOP_COLUMNS))
+
+    def add_events(self, step: int, means: dict[str, float], rollout: dict[str, float]) -> None:
+        speed = means["steps_per_second"]
+        train = {f"train/{name}": value for name, value in means.items() if name != "steps_per_second"}
+        self.events.add(step, rollout | {"time/fps": speed} | train)
+
+    def add_evaluation(self, step: int, results: list[tuple[float, int]]) -> None:
+        table = self._open_evaluations()
+        for episode, (total, length) in enumerate(results):
+            table.add(str(step), str(episode), number(total), str(length))
+        mean = sum(total for total, _ in results) / len(results)
+        length = sum(n for _, n in results) / len(results)
+        self.events.add(step, {"eval/mean_reward": mean, "eval/mean_ep_length": length})
+
+    def flush(self) -> dict[str, Any]:
+        """Everything on disk; returns the lengths that `cut_back` needs."""
+        tables = [t for t in (self.episodes, self.updates, self.evaluations) if t is not None]
+        return {"tables": {t.path.name: t.flush() for t in tables}, "events": self.events.flush()}
+
+    def close(self) -> None:
+        for table in (self.episodes, self.updates, self.evaluations):
+            if table is not None:
+                table.close()
+        self.events.close()
+
+
+def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
+    """Drop all that was written after a checkpoint (None: after the start)."""
+    lengths = lengths or {"tables": {}, "events": {}}
+    for name in (EPISODES, UPDATES, EVALUATIONS):
+        _truncate(folder / name, lengths["tables"].get(name))
+    if (folder / "tb").is_dir():
+        for path in (folder / "tb").iterdir():
+            _truncate(path, lengths["events"].get(path.name))
+
+
+def _truncate(path: Path, length: int | None) -> None:
+    if not path.exists():
+        return
+    if length is None:
+        path.unlink()
+    elif path.stat().st_size > length:
+        os.truncate(path, length)
