@@ -9,11 +9,14 @@ import gymnasium as gym
 import numpy as np
 
 from p3o import model as models
-from p3o import session as sessions
 from p3o.display import Status, make_display
 from p3o.errors import UserError
+from p3o.jobs import EnvSource, Job, env_name, set_up
 from p3o.model import Model
 from p3o.report import write_report
+from p3o.session import Session
+from p3o.session import resume as resume_session
+from p3o.signals import StopSignals
 
 A = TypeVar("A", bound="Agent")
 
@@ -40,17 +43,15 @@ class Agent:
 
     def __init__(
         self,
-        env: sessions.EnvSource,
+        env: EnvSource,
         *,
         seed: int = 0,
         preset: str = "default",
         env_kwargs: dict[str, Any] | None = None,
         **settings: Any,
     ):
-        self._job = sessions.Job(
-            env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {}
-        )
-        self._session: sessions.Session | None = sessions.Session(sessions.set_up(self._job), make_display("none"), None, None)
+        self._job = Job(env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {})
+        self._session: Session | None = Session(set_up(self._job), make_display("none"), None, None)
         self._model: Model | None = None
         self._folder_lock: Any = None
         self._predict_rng = np.random.default_rng(np.random.SeedSequence((seed, 2)))
@@ -92,12 +93,12 @@ class Agent:
         session.display = make_display("auto" if progress_bar else "none")
         self._model = None
         # Ctrl-C in a notebook or script is the caller's: only the command line turns it into an orderly stop.
-        session.run(sessions.StopSignals(), callback)
+        session.run(StopSignals(), callback)
         if session.folder is not None:
             write_report(session.folder)
         return self
 
-    def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> sessions.Session:
+    def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> Session:
         """The session that goes on for so many steps, in its folder."""
         if self._session is None:
             raise UserError("this agent was loaded without an environment: use load(path, env=...) to train it")
@@ -116,7 +117,7 @@ class Agent:
             session.extend_config()
         return session
 
-    def _attach(self, session: sessions.Session, folder: Path) -> None:
+    def _attach(self, session: Session, folder: Path) -> None:
         if session.folder is None:
             if session.trainer.step:
                 raise UserError("run_dir has to be given at the first call of learn: earlier steps were not recorded")
@@ -144,16 +145,16 @@ class Agent:
         models.save(self._loaded, Path(path))
 
     @_ClassOnly
-    def load(cls, path: str | Path, env: sessions.EnvSource | None = None) -> Any:  # noqa: N805
+    def load(cls: Any, path: str | Path, env: EnvSource | None = None) -> Any:
         """An agent from a model folder or a run; with `env` it can go on learning, from an empty replay."""
         loaded = models.load(find_model(Path(path)))
-        if loaded.algo != cls.algo:  # type: ignore[attr-defined]
-            raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")  # type: ignore[attr-defined]
-        agent = cls.__new__(cls)  # type: ignore[call-overload]
+        if loaded.algo != cls.algo:
+            raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")
+        agent = cls.__new__(cls)
         agent._restore(loaded, env)
         return agent
 
-    def _restore(self, loaded: Model, env: sessions.EnvSource | None) -> None:
+    def _restore(self, loaded: Model, env: EnvSource | None) -> None:
         self._model, self._session, self._folder_lock = loaded, None, None
         self._predict_rng = np.random.default_rng(np.random.SeedSequence((0, 2)))
         source = env if env is not None else loaded.env["id"]
@@ -162,21 +163,23 @@ class Agent:
         settings = {**loaded.settings}
         if isinstance(source, gym.vector.VectorEnv):
             settings["num_envs"] = source.num_envs
-        self._job = sessions.Job(source, self.algo, 0, 0, settings=settings, env_kwargs=loaded.env["kwargs"] if env is None else {})
-        setup = sessions.set_up(self._job)
-        loaded.check_spaces(*setup.spaces, sessions.env_name(source))
-        self._session = sessions.Session(setup, make_display("none"), None, None)
+        self._job = Job(
+            source, self.algo, 0, 0, settings=settings, env_kwargs=loaded.env["kwargs"] if env is None else {}
+        )
+        setup = set_up(self._job)
+        loaded.check_spaces(*setup.spaces, env_name(source))
+        self._session = Session(setup, make_display("none"), None, None)
         self._session.adopt_model(loaded)
         self._is_replay_lost = True
 
     @_ClassOnly
-    def resume(cls, run_dir: str | Path, env: sessions.EnvSource | None = None) -> Any:  # noqa: N805
+    def resume(cls: Any, run_dir: str | Path, env: EnvSource | None = None) -> Any:
         """An agent with the whole state of a run; `learn()` then goes on exactly where it stopped."""
-        session, folder_lock = sessions.resume(Path(run_dir), make_display("plain"), None, env)
-        if session.job.algo != cls.algo:  # type: ignore[attr-defined]
+        session, folder_lock = resume_session(Path(run_dir), make_display("plain"), None, env)
+        if session.job.algo != cls.algo:
             folder_lock.close()
-            raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")  # type: ignore[attr-defined]
-        agent = cls.__new__(cls)  # type: ignore[call-overload]
+            raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
+        agent = cls.__new__(cls)
         agent._job, agent._session, agent._model = session.job, session, None
         agent._folder_lock = folder_lock
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))

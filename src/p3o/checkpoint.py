@@ -101,7 +101,7 @@ def read_tensors(folder: Path, proof: dict[str, Any]) -> dict[str, np.ndarray]:
     if len(content) != proof["bytes"]:
         raise UserError(f"{path} is damaged: it has {len(content)} bytes instead of {proof['bytes']}")
     if hashlib.sha256(content).hexdigest() != proof["sha256"]:
-        raise UserError(f"{path} is damaged or was changed: its SHA-256 does not match {INDEX if folder.name == 'checkpoint' else 'model.json'}")
+        raise UserError(f"{path} is damaged or was changed: its SHA-256 is not the one written beside it")
     try:
         return load_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:

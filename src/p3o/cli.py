@@ -49,10 +49,12 @@ class Train:
     """Evaluate with deterministic actions every so many steps."""
 
     def run(self) -> int:
-        from p3o import session as sessions
+        from p3o import session
         from p3o.config import parse_assignments, parse_count
+        from p3o.folder import command_line, default_folder
+        from p3o.jobs import Job
 
-        job = sessions.Job(
+        job = Job(
             env=self.env,
             algo=self.algo,
             steps=parse_count(self.steps, "--steps"),
@@ -63,8 +65,8 @@ class Train:
             env_kwargs={k: parse_value(v) for k, v in parse_assignments(self.env_set, "--env-set").items()},
             eval_every=None if self.eval_every is None else parse_count(self.eval_every, "--eval-every"),
         )
-        folder = Path(self.out) if self.out else sessions.default_folder(job)
-        return _train(lambda display: sessions.start(job, folder, display, sessions.command_line()), folder)
+        folder = Path(self.out) if self.out else default_folder(job)
+        return _train(lambda display: session.start(job, folder, display, command_line()), folder)
 
 
 @dataclass
@@ -77,12 +79,12 @@ class Resume:
     """A new total of environment steps."""
 
     def run(self) -> int:
-        from p3o import session as sessions
+        from p3o import session
         from p3o.config import parse_count
 
         folder = Path(self.run_dir)
         steps = None if self.steps is None else parse_count(self.steps, "--steps")
-        return _train(lambda display: sessions.resume(folder, display, steps), folder)
+        return _train(lambda display: session.resume(folder, display, steps), folder)
 
 
 @dataclass
@@ -204,14 +206,16 @@ def _train(begin: Any, folder: Path) -> int:
     """Run a session to its end or to a signal; the last line on standard output is the folder."""
     from p3o.display import make_display
     from p3o.report import write_report
-    from p3o.session import StopSignals
+    from p3o.signals import StopSignals
 
     display = make_display("auto")
     with StopSignals() as stop:
         session, folder_lock = begin(display)
         with folder_lock:
             if session.trainer.step >= session.steps:
-                display.message(f"the run is finished at step {session.trainer.step:,}; --steps N goes on to a new total")
+                display.message(
+                    f"the run is finished at step {session.trainer.step:,}; --steps N goes on to a new total"
+                )
             else:
                 session.run(stop)
             if stop.received is not None and session.trainer.step < session.steps:
@@ -254,7 +258,7 @@ def check_variant(name: str) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """A constructor argument: JSON where it is JSON (numbers, true, null, lists), Python's True/False/None, else text."""
+    """A constructor argument: JSON where it is that (numbers, true, null, lists), True, False or None, else text."""
     words = {"True": True, "False": False, "None": None}
     if text in words:
         return words[text]
@@ -272,7 +276,7 @@ def parse(arguments: list[str]) -> Command:
     try:
         with contextlib.redirect_stderr(errors):
             return tyro.cli(
-                Commands,  # type: ignore[arg-type]
+                Commands,
                 prog="p3o",
                 description="P3O and its baselines: train, resume, evaluate, film, report.",
                 args=arguments,

@@ -36,7 +36,7 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values.get("jax_compilation_cache_dir") is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

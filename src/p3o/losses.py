@@ -42,9 +42,7 @@ def value_loss(value: Array, target: Array, weight: Array) -> Array:
     return mean(jnp.square(stop_gradient(target) - value), weight)
 
 
-def kl_penalty(
-    policy: Distribution, behaviour: Distribution, direction: str, reduction: str, weight: Array
-) -> Array:
+def kl_penalty(policy: Distribution, behaviour: Distribution, direction: str, reduction: str, weight: Array) -> Array:
     """Mean KL between the policy and the stored behaviour.
 
     The paper's equations print KL(β‖π), its text and the authors' code use KL(π‖β); `direction` names which.

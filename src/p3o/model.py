@@ -120,11 +120,19 @@ def load(folder: Path) -> Model:
         config = make_config(entry.config, data["settings"])
         specs = Specs(observation_spec(observation_space), action_spec(action_space))
         params = _fill(entry.make(config, specs).init_params(np.random.default_rng(0)), arrays)
-        statistics = NormalizerState(*(arrays[f"normalizer.{name}"] for name in NormalizerState._fields))
+        fields: Any = [arrays[f"normalizer.{name}"] for name in NormalizerState._fields]
+        statistics = NormalizerState(*fields)
         if statistics.observation_mean.shape != (specs.observation.vector_size,):
             raise ValueError("the normaliser has another size than the observation")
         return Model(
-            data["algo"], data["settings"], data["env"], observation_space, action_space, params, statistics, data["step"]
+            data["algo"],
+            data["settings"],
+            data["env"],
+            observation_space,
+            action_space,
+            params,
+            statistics,
+            data["step"],
         )
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise UserError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None

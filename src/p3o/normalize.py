@@ -82,9 +82,7 @@ class Normalizer:
         if not self.is_reward_on:
             return reward
         self.discounted_return = self.discounted_return * self.gamma + reward
-        self.return_moments.update(
-            self.discounted_return if is_counted is None else self.discounted_return[is_counted]
-        )
+        self.return_moments.update(self.discounted_return if is_counted is None else self.discounted_return[is_counted])
         scaled = reward / np.sqrt(self.return_moments.variance + EPSILON)
         self.discounted_return[is_end] = 0.0
         return np.minimum(np.maximum(scaled, -CLIP), CLIP)

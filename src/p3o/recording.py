@@ -98,7 +98,9 @@ class Recorder:
 
     def add_update(self, step: int, means: dict[str, float]) -> None:
         """One line of a logging interval; a count of nothing is 0, a mean of nothing is empty."""
-        self.updates.add(str(step), *(number(means[m.name]) for m in self._metrics), *(number(means[c]) for c in LOOP_COLUMNS))
+        self.updates.add(
+            str(step), *(number(means[m.name]) for m in self._metrics), *(number(means[c]) for c in LOOP_COLUMNS)
+        )
 
     def add_events(self, step: int, means: dict[str, float], rollout: dict[str, float]) -> None:
         speed = means["steps_per_second"]
@@ -110,8 +112,8 @@ class Recorder:
         for episode, (total, length) in enumerate(results):
             table.add(str(step), str(episode), number(total), str(length))
         mean = sum(total for total, _ in results) / len(results)
-        length = sum(n for _, n in results) / len(results)
-        self.events.add(step, {"eval/mean_reward": mean, "eval/mean_ep_length": length})
+        mean_length = sum(n for _, n in results) / len(results)
+        self.events.add(step, {"eval/mean_reward": mean, "eval/mean_ep_length": mean_length})
 
     def flush(self) -> dict[str, Any]:
         """Everything on disk; returns the lengths that `cut_back` needs."""

@@ -3,206 +3,28 @@
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import json
-import os
-import platform
-import shlex
-import signal
-import sys
-import uuid
-from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 
-from p3o import algorithms, checkpoint, device, seeds
+from p3o import checkpoint, seeds
 from p3o import model as models
-from p3o.algorithms import Specs
-from p3o.config import Config, make_config
 from p3o.display import Display, Header, Status
-from p3o.envs.base import VectorEnv
-from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
 from p3o.errors import RunStopped, UserError
 from p3o.evaluate import play
+from p3o.folder import check_free, lock, open_folder, read_config
+from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
-from p3o.presets import preset_settings
 from p3o.recording import Recorder, cut_back
-from p3o.spaces import action_spec, observation_spec
-from p3o.train import Iteration, Trainer, format_bytes
+from p3o.signals import StopSignals
+from p3o.train import Iteration, format_bytes
 
-FORMAT = 1
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
-PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale-py")
-
-EnvSource = str | Callable[[], gym.Env] | gym.vector.VectorEnv
-
-
-class Job(NamedTuple):
-    """What the user asked for."""
-
-    env: EnvSource
-    algo: str = "p3o"
-    steps: int = 1_000_000
-    seed: int = 0
-    preset: str = "default"
-    variant: str = ""
-    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    env_kwargs: dict[str, Any] = {}  # noqa: RUF012
-    eval_every: int | None = None
-
-
-def maker(source: EnvSource, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
-    """The function that makes one environment, or None for a vector environment."""
-    if isinstance(source, str):
-        return lambda: make_env(source, kwargs)
-    if isinstance(source, gym.vector.VectorEnv):
-        return None
-    if isinstance(source, gym.Env) or not callable(source):
-        raise UserError(
-            f"environment {type(source).__name__}: give an id, a function that makes a gymnasium.Env, or a VectorEnv"
-        )
-    return source
-
-
-class Setup(NamedTuple):
-    """A job brought to the point where training can start; nothing is written yet."""
-
-    job: Job
-    config: Config
-    specs: Specs
-    trainer: Trainer
-    spaces: tuple[gym.Space, gym.Space]
-
-
-def set_up(job: Job) -> Setup:
-    """Check everything about a job and build its trainer."""
-    entry = algorithms.find(job.algo)
-    if not 0 <= job.seed < 2**63:
-        raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
-    make = maker(job.env, job.env_kwargs)
-    if make is None:
-        assert isinstance(job.env, gym.vector.VectorEnv)
-        spaces = (job.env.single_observation_space, job.env.single_action_space)
-    else:
-        first = make()
-        spaces = (first.observation_space, first.action_space)
-        first.close()
-    specs = Specs(observation_spec(spaces[0]), action_spec(spaces[1]))
-    preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind)
-    config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
-    device.configure(specs.observation.kind, config.deterministic)
-    streams = seeds.derive(job.seed)
-    env: VectorEnv
-    if make is None:
-        env = GymnasiumVectorEnv(job.env, streams.envs)  # type: ignore[arg-type]
-    else:
-        env = HostVectorEnv(make, config.num_envs, streams.envs)
-    return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed), spaces)
-
-
-def _for_vector_env(job: Job) -> dict[str, Any]:
-    """A vector environment brings its own number of environments."""
-    if not isinstance(job.env, gym.vector.VectorEnv):
-        return {}
-    asked = job.settings.get("num_envs")
-    if asked is not None and int(asked) != job.env.num_envs:
-        raise UserError(f"setting num_envs: {asked} differs from the vector environment's {job.env.num_envs}")
-    return {"num_envs": job.env.num_envs}
-
-
-def env_name(source: EnvSource) -> str:
-    """The id, or the name of what a Python user handed over."""
-    if isinstance(source, str):
-        return source
-    if isinstance(source, gym.vector.VectorEnv):
-        return type(source).__name__
-    return getattr(source, "__name__", type(source).__name__)
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def machine() -> dict[str, Any]:
-    return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
-
-
-def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, Any]:
-    """The contents of config.json."""
-    job = setup.job
-    settings = json.loads(json.dumps(dataclasses.asdict(setup.config)))
-    return {
-        "format": FORMAT,
-        "run_id": run_id,
-        "algo": job.algo,
-        "preset": job.preset,
-        "variant": job.variant,
-        "seed": job.seed,
-        "steps": job.steps,
-        "eval_every": job.eval_every,
-        "env": {
-            "id": env_name(job.env),
-            "is_python": not isinstance(job.env, str),  # made by a function or object: its id cannot make it again
-            "kwargs": job.env_kwargs,
-            "observation_space": str(setup.spaces[0]),
-            "action_space": str(setup.spaces[1]),
-        },
-        "settings": settings,
-        "versions": versions(),
-        "machine": machine(),
-        "command": shlex.join(command) if command else None,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "resumes": [],
-    }
-
-
-@contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
-    """One writer a folder; the lock goes with the process, however it ends."""
-    try:
-        file = open(folder / ".lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UserError(f"{folder} is being written by another process") from None
-    try:
-        yield
-    finally:
-        file.close()
-
-
-class StopSignals:
-    """Turns Ctrl-C and SIGTERM into a wish to stop at the next whole iteration; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # not in the main thread: the caller's handlers stay
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: Any) -> None:
-        if self.received is not None:
-            raise KeyboardInterrupt
-        self.received = number
 
 
 class Session:
@@ -228,7 +50,9 @@ class Session:
 
     def save(self) -> int:
         """Checkpoint and model; returns the checkpoint's bytes."""
-        assert self.folder is not None and self.recorder is not None and self.config is not None
+        assert self.folder is not None
+        assert self.recorder is not None
+        assert self.config is not None
         self.trainer.check_params()
         tree = {
             "trainer": self.trainer.snapshot(),
@@ -245,7 +69,8 @@ class Session:
 
     def restore(self) -> list[int]:
         """Go on from the folder's checkpoint, or from the start if there is none yet."""
-        assert self.folder is not None and self.config is not None
+        assert self.folder is not None
+        assert self.config is not None
         if not checkpoint.exists(self.folder / "checkpoint"):
             cut_back(self.folder, None)
             return []
@@ -270,7 +95,7 @@ class Session:
             json.loads(json.dumps(dataclasses.asdict(setup.config))),
             {"id": job.env if isinstance(job.env, str) else None, "kwargs": job.env_kwargs},
             *setup.spaces,
-            _host(self.trainer.state.params),
+            jax.tree.map(np.array, self.trainer.state.params),
             self.trainer.normalizer.state(),
             self.trainer.step,
         )
@@ -294,7 +119,8 @@ class Session:
 
     def extend_config(self) -> None:
         """Write a new total into config.json."""
-        assert self.folder is not None and self.config is not None
+        assert self.folder is not None
+        assert self.config is not None
         if self.config["steps"] != self.steps:
             self.config["steps"] = self.steps
             checkpoint.write_json(self.folder / "config.json", self.config)
@@ -426,48 +252,6 @@ class Session:
         self.display.message(f"evaluation at step {self.trainer.step:,}: mean return {mean:,.1f}")
 
 
-def _host(params: Any) -> Any:
-    import jax
-
-    return jax.tree.map(np.array, params)
-
-
-def default_folder(job: Job) -> Path:
-    """runs/ENV/ALGO-PRESET[-VARIANT]/seed-N, or the next free name after it."""
-    base = Path("runs") / folder_name(env_name(job.env)) / "-".join(p for p in (job.algo, job.preset, job.variant) if p)
-    folder = base / f"seed-{job.seed}"
-    count = 2
-    while folder.exists():
-        folder = base / f"seed-{job.seed}-{count}"
-        count += 1
-    return folder
-
-
-def folder_name(env_id: str) -> str:
-    return env_id.replace("/", "-").replace(":", "-")
-
-
-def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[dict[str, Any], Any]:
-    """Make a run folder with its config.json; returns the config and the lock that the caller holds to the end."""
-    check_free(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be made: {error.strerror}") from None
-    stack = contextlib.ExitStack()
-    stack.enter_context(lock(folder))
-    config = describe(setup, uuid.uuid4().hex, command)
-    checkpoint.write_json(folder / "config.json", config)
-    return config, stack
-
-
-def check_free(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
-    if folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir())):
-        hint = f"go on with `p3o resume {folder}`" if (folder / "config.json").exists() else "it is not empty"
-        raise UserError(f"{folder} exists: {hint}, or choose another folder")
-
-
 def start(job: Job, folder: Path, display: Display, command: list[str] | None = None) -> tuple[Session, Any]:
     """A new run in a new folder; returns it with its lock."""
     check_free(folder)
@@ -476,38 +260,9 @@ def start(job: Job, folder: Path, display: Display, command: list[str] | None = 
     return Session(setup, display, folder, config), stack
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no run: there is no such folder")
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder} is no run: it has no config.json")
-    return checkpoint.read_json(folder / "config.json", "a run's config", FORMAT)
-
-
-def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
-    """The job that a config.json describes."""
-    try:
-        source = env if env is not None else config["env"]["id"]
-        if env is None and config["env"]["is_python"]:
-            raise UserError(
-                f"{folder}: its environment was made in Python; resume with P3O.resume({str(folder)!r}, env=...)"
-            )
-        return Job(
-            source,
-            config["algo"],
-            int(config["steps"]),
-            int(config["seed"]),
-            config["preset"],
-            config["variant"],
-            config["settings"],
-            config["env"]["kwargs"],
-            config["eval_every"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} is damaged: {type(error).__name__} {error}") from None
-
-
-def resume(folder: Path, display: Display, steps: int | None = None, env: EnvSource | None = None) -> tuple[Session, Any]:
+def resume(
+    folder: Path, display: Display, steps: int | None = None, env: EnvSource | None = None
+) -> tuple[Session, Any]:
     """The run in a folder, brought to its last checkpoint; returns it with its lock."""
     config = read_config(folder)
     stack = contextlib.ExitStack()
@@ -524,10 +279,12 @@ def _resume_locked(
 ) -> Session:
     job = job_of(config, folder, env)
     setup = set_up(job)
-    if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(setup.spaces[1]):
+    if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
+        setup.spaces[1]
+    ):
         raise UserError(
-            f"{folder}: the run was on spaces {config['env']['observation_space']} and {config['env']['action_space']}, "
-            f"the environment has {setup.spaces[0]} and {setup.spaces[1]}"
+            f"{folder}: the run was on spaces {config['env']['observation_space']} and "
+            f"{config['env']['action_space']}, the environment has {setup.spaces[0]} and {setup.spaces[1]}"
         )
     session = Session(setup, display, folder, config)
     if steps is not None and checkpoint.exists(folder / "checkpoint"):
@@ -554,9 +311,3 @@ def _resume_locked(
         config["resumes"].append(entry)
         checkpoint.write_json(folder / "config.json", config)
     return session
-
-
-def command_line() -> list[str]:
-    return ["p3o", *sys.argv[1:]]
-
-

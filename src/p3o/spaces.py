@@ -166,7 +166,8 @@ def action_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndar
 
 
 def _box_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarray], np.ndarray]:
-    assert spec.low is not None and spec.high is not None
+    assert spec.low is not None
+    assert spec.high is not None
     space = spec.space
     low, high = spec.low.astype(space.dtype), spec.high.astype(space.dtype)
     bounded = np.isfinite(spec.low) & np.isfinite(spec.high)

@@ -31,9 +31,7 @@ class P3OConfig(Config):
     use_gae: bool = setting(True, "Generalised advantages; without: n-step returns minus the value.")
     replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
     burn_in: int = setting(2_500, "Steps per environment before replayed updates start.", minimum=0)
-    replay_samples: int = setting(
-        15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1
-    )
+    replay_samples: int = setting(15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1)
     off_policy_updates: float = setting(
         3.0, "Mean m of the Poisson number ξ of replayed updates per iteration; 0 switches the replay off.", minimum=0
     )
@@ -53,7 +51,9 @@ class P3OState(NamedTuple):
 
 
 METRICS = (
-    Metric("ess", "normalised effective sample size of the replayed importance ratios", "off_policy_updates", is_shown=True),
+    Metric(
+        "ess", "normalised effective sample size of the replayed importance ratios", "off_policy_updates", is_shown=True
+    ),
     Metric("kl_coef", "λ, the weight of the KL penalty", "off_policy_updates", is_shown=True),
     Metric("is_clip", "c, the clip of the importance ratios", "off_policy_updates", is_shown=True),
     Metric("kl", "KL between the policy and the stored behaviour policies", "off_policy_updates", is_shown=True),

@@ -147,7 +147,12 @@ class HostVectorEnv:
     def _restore_one(self, index: int, one: dict[str, Any]) -> bool:
         self._episodes[index] = one["episodes"]
         if one["kind"] == "state":
-            snapshots.restore(self.envs[index], one["state"])
+            try:
+                self.envs[index].reset(seed=0)  # makes what only a reset makes; all of it is overwritten
+                snapshots.restore(self.envs[index], one["state"])
+            except ValueError:  # say, another version of the simulator
+                self._encoder.write(self._start_episode(index), self._current, index)
+                return False
             for leaf, row in zip(_leaves(self._current), one["observation"], strict=True):
                 leaf[index] = row
             return True
@@ -225,7 +230,7 @@ class GymnasiumVectorEnv:
                 final[ended] = leaf[ended]
             self.is_waiting = ended
         elif self.mode is AutoresetMode.SAME_STEP:
-            for index in np.flatnonzero(ended):
+            for index in np.flatnonzero(ended).tolist():
                 self._encoder.write(info["final_obs"][index], self._final, index)
             self._write(batch, self._current)
         else:
@@ -233,9 +238,7 @@ class GymnasiumVectorEnv:
             if ended.any():
                 batch, _ = self.env.reset(options={"reset_mask": ended})
                 self._write(batch, self._current)
-        return Step(
-            self._current, np.array(reward, np.float64), terminated, truncated, self._final, is_masked
-        )
+        return Step(self._current, np.array(reward, np.float64), terminated, truncated, self._final, is_masked)
 
     def snapshot(self) -> dict[str, Any]:
         """Only Gymnasium's own synchronous vector environment lets its members be reached."""

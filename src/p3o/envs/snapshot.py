@@ -74,7 +74,7 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
         attributes = [decoder.attributes(layer, values) for layer, (_, values) in zip(layers, nodes, strict=True)]
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"the snapshot does not fit {type(layers[-1]).__name__}: {reason}") from error
+        raise ValueError(f"the snapshot does not fit {decoder.where}: {reason}") from error
     # Only now, so that a bad snapshot changes nothing, and past __setattr__, so that no code runs.
     for write in decoder.writes:
         write()
@@ -310,13 +310,17 @@ class _Decoder:
         self.layers = layers
         self.seen: list[Any] = []
         self.writes: list[Callable[[], None]] = []
+        self.where = type(layers[-1]).__name__  # for messages
 
     def attributes(self, owner: object, nodes: Any) -> dict[str, Any]:
         """What `vars(owner)` is to be: its own where that is no state, else what `nodes` say."""
         values = {name: value for name, value in vars(owner).items() if _is_skipped(owner, name, value)}
         for name, node in nodes.items():
+            self.where = f"{type(owner).__name__}.{name}"
+            if type(name) is not str:
+                raise ValueError("an attribute's name has to be text")
             own = vars(owner).get(name, MISSING)
-            value = self.decode(node, own)
+            value = own if type(node) is dict and "own" in node else self.decode(node, own)
             if not _is_skipped(owner, name, own) and value is not MISSING:
                 values[name] = value
         return values
@@ -331,8 +335,6 @@ class _Decoder:
             values += self.items(node, own)
             return values
         ((tag, content),) = node.items()
-        if tag == "own":
-            return own
         if tag in ("same", "layer"):
             return (self.seen if tag == "same" else self.layers)[content]
         if tag in SEQUENCES:

@@ -1,0 +1,79 @@
+"""A run's folder: made once, written by one process at a time, never overwritten."""
+
+import contextlib
+import fcntl
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from p3o import checkpoint
+from p3o.errors import UserError
+from p3o.jobs import FORMAT, Job, Setup, describe, env_name
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """One writer a folder; the lock goes with the process, however it ends."""
+    try:
+        file = open(folder / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UserError(f"{folder} is being written by another process") from None
+    try:
+        yield
+    finally:
+        file.close()
+
+
+def default_folder(job: Job) -> Path:
+    """runs/ENV/ALGO-PRESET[-VARIANT]/seed-N, or the next free name after it."""
+    base = Path("runs") / folder_name(env_name(job.env)) / "-".join(p for p in (job.algo, job.preset, job.variant) if p)
+    folder = base / f"seed-{job.seed}"
+    count = 2
+    while folder.exists():
+        folder = base / f"seed-{job.seed}-{count}"
+        count += 1
+    return folder
+
+
+def folder_name(env_id: str) -> str:
+    return env_id.replace("/", "-").replace(":", "-")
+
+
+def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[dict[str, Any], Any]:
+    """Make a run folder with its config.json; returns the config and the lock that the caller holds to the end."""
+    check_free(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+    stack = contextlib.ExitStack()
+    stack.enter_context(lock(folder))
+    config = describe(setup, uuid.uuid4().hex, command)
+    checkpoint.write_json(folder / "config.json", config)
+    return config, stack
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds anything."""
+    if folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir())):
+        hint = f"go on with `p3o resume {folder}`" if (folder / "config.json").exists() else "it is not empty"
+        raise UserError(f"{folder} exists: {hint}, or choose another folder")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no run: there is no such folder")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder} is no run: it has no config.json")
+    return checkpoint.read_json(folder / "config.json", "a run's config", FORMAT)
+
+
+def command_line() -> list[str]:
+    return ["p3o", *sys.argv[1:]]

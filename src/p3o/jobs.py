@@ -1,0 +1,176 @@
+"""What a user asked for, checked and brought to the point where training can start."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import shlex
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+
+from p3o import algorithms, device, seeds
+from p3o.algorithms import Specs
+from p3o.config import Config, make_config
+from p3o.envs.base import VectorEnv
+from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
+from p3o.errors import UserError
+from p3o.presets import preset_settings
+from p3o.spaces import action_spec, observation_spec
+from p3o.train import Trainer
+
+FORMAT = 1  # of config.json
+PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale-py")
+
+EnvSource: TypeAlias = str | Callable[[], gym.Env] | gym.vector.VectorEnv
+
+
+class Job(NamedTuple):
+    """What the user asked for."""
+
+    env: EnvSource
+    algo: str = "p3o"
+    steps: int = 1_000_000
+    seed: int = 0
+    preset: str = "default"
+    variant: str = ""
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    env_kwargs: dict[str, Any] = {}  # noqa: RUF012
+    eval_every: int | None = None
+
+
+def maker(source: EnvSource, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
+    """The function that makes one environment, or None for a vector environment."""
+    if isinstance(source, str):
+        return lambda: make_env(source, kwargs)
+    if isinstance(source, gym.vector.VectorEnv):
+        return None
+    if isinstance(source, gym.Env) or not callable(source):
+        raise UserError(
+            f"environment {type(source).__name__}: give an id, a function that makes a gymnasium.Env, or a VectorEnv"
+        )
+    return source
+
+
+class Setup(NamedTuple):
+    """A job brought to the point where training can start; nothing is written yet."""
+
+    job: Job
+    config: Config
+    specs: Specs
+    trainer: Trainer
+    spaces: tuple[gym.Space, gym.Space]
+
+
+def set_up(job: Job) -> Setup:
+    """Check everything about a job and build its trainer."""
+    entry = algorithms.find(job.algo)
+    if not 0 <= job.seed < 2**63:
+        raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
+    make = maker(job.env, job.env_kwargs)
+    if make is None:
+        assert isinstance(job.env, gym.vector.VectorEnv)
+        spaces = (job.env.single_observation_space, job.env.single_action_space)
+    else:
+        first = make()
+        spaces = (first.observation_space, first.action_space)
+        first.close()
+    specs = Specs(observation_spec(spaces[0]), action_spec(spaces[1]))
+    preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind)
+    config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
+    device.configure(specs.observation.kind, config.deterministic)
+    streams = seeds.derive(job.seed)
+    env: VectorEnv
+    if make is None:
+        env = GymnasiumVectorEnv(job.env, streams.envs)
+    else:
+        env = HostVectorEnv(make, config.num_envs, streams.envs)
+    return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed), spaces)
+
+
+def _for_vector_env(job: Job) -> dict[str, Any]:
+    """A vector environment brings its own number of environments."""
+    if not isinstance(job.env, gym.vector.VectorEnv):
+        return {}
+    asked = job.settings.get("num_envs")
+    if asked is not None and int(asked) != job.env.num_envs:
+        raise UserError(f"setting num_envs: {asked} differs from the vector environment's {job.env.num_envs}")
+    return {"num_envs": job.env.num_envs}
+
+
+def env_name(source: EnvSource) -> str:
+    """The id, or the name of what a Python user handed over."""
+    if isinstance(source, str):
+        return source
+    if isinstance(source, gym.vector.VectorEnv):
+        return type(source).__name__
+    return getattr(source, "__name__", type(source).__name__)
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
+
+
+def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, Any]:
+    """The contents of config.json."""
+    job = setup.job
+    settings = json.loads(json.dumps(dataclasses.asdict(setup.config)))
+    return {
+        "format": FORMAT,
+        "run_id": run_id,
+        "algo": job.algo,
+        "preset": job.preset,
+        "variant": job.variant,
+        "seed": job.seed,
+        "steps": job.steps,
+        "eval_every": job.eval_every,
+        "env": {
+            "id": env_name(job.env),
+            "is_python": not isinstance(job.env, str),  # made by a function or object: its id cannot make it again
+            "kwargs": job.env_kwargs,
+            "observation_space": str(setup.spaces[0]),
+            "action_space": str(setup.spaces[1]),
+        },
+        "settings": settings,
+        "versions": versions(),
+        "machine": machine(),
+        "command": shlex.join(command) if command else None,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "resumes": [],
+    }
+
+
+def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
+    """The job that a config.json describes."""
+    try:
+        source = env if env is not None else config["env"]["id"]
+        if env is None and config["env"]["is_python"]:
+            raise UserError(
+                f"{folder}: its environment was made in Python; resume with P3O.resume({str(folder)!r}, env=...)"
+            )
+        return Job(
+            source,
+            config["algo"],
+            int(config["steps"]),
+            int(config["seed"]),
+            config["preset"],
+            config["variant"],
+            config["settings"],
+            config["env"]["kwargs"],
+            config["eval_every"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'} is damaged: {type(error).__name__} {error}") from None

@@ -1,0 +1,108 @@
+"""Runs killed with SIGKILL at random moments and resumed, against the same run left alone.
+
+Used by the tests, and by hand: `python tests/killing.py CartPole-v1 Hopper-v5 --kills 20`.
+"""
+
+import argparse
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from safetensors.numpy import load_file
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "p3o.cli", *(str(w) for w in words)]
+
+
+def episodes(run: Path) -> list[list[str]]:
+    """episodes.csv without its wall-clock column."""
+    with open(run / "episodes.csv", newline="") as file:
+        return [row[:-1] for row in csv.reader(file)]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What differs between two finished runs that should be equal; empty when they are."""
+    found = []
+    if episodes(one) != episodes(other):
+        found.append("episodes.csv")
+    for part in (Path("model") / "model.safetensors", last_checkpoint(one)):
+        a = load_file(one / part)
+        b = load_file(other / part)
+        found += [f"{part}: {name}" for name in a.keys() | b.keys() if not _same(a.get(name), b.get(name))]
+    return found
+
+
+def last_checkpoint(run: Path) -> Path:
+    (state,) = (run / "checkpoint").glob("state-*.safetensors")
+    return state.relative_to(run)
+
+
+def _same(a, b) -> bool:  # type: ignore[no-untyped-def]
+    return a is not None and b is not None and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def run_to_end(run: Path, arguments: list[str]) -> float:
+    """An uninterrupted run; returns its seconds."""
+    started = time.monotonic()
+    subprocess.run(command("train", *arguments, "--out", run), check=True, capture_output=True)
+    return time.monotonic() - started
+
+
+def run_with_kills(
+    run: Path, arguments: list[str], kills: int, longest: float, rng: random.Random, how: int = signal.SIGKILL
+) -> int:
+    """The same run, stopped up to `kills` times at random moments and resumed after each; returns how often."""
+    done = 0
+    words = ["train", *arguments, "--out", str(run)]
+    while True:
+        process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if done < kills:
+            try:
+                process.wait(timeout=rng.uniform(0.3, longest))
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, how)
+                done += 1
+        _, errors = process.communicate()
+        if process.returncode == 0:
+            return done
+        assert process.returncode in (-how, 128 + how), errors.decode()
+        if (run / "config.json").exists():
+            words = ["resume", str(run)]
+
+
+def check(env: str, steps: int, every: int, kills: int, seed: int, folder: Path, *extra: str) -> tuple[int, list[str]]:
+    """Kill one environment's run; returns the number of kills and what came out different."""
+    arguments = [env, "--steps", str(steps), "--set", f"checkpoint_every={every}", *extra]
+    alone, killed = folder / f"{env}-alone", folder / f"{env}-killed"
+    seconds = run_to_end(alone, arguments)
+    longest = 2.0 + 2 * seconds / kills  # start-up, and a share of the training each
+    done = run_with_kills(killed, arguments, kills, longest, random.Random(seed))
+    return done, differences(alone, killed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("envs", nargs="+")
+    parser.add_argument("--kills", type=int, default=20, help="kills of each environment's run")
+    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--every", type=int, default=1_000, help="steps between checkpoints")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    failed = False
+    for env in options.envs:
+        with tempfile.TemporaryDirectory() as folder:
+            kills, found = check(env, options.steps, options.every, options.kills, options.seed, Path(folder))
+        print(f"{env}: {kills} kills, {'equal' if not found else 'DIFFERENT: ' + ', '.join(found)}", flush=True)
+        failed |= bool(found)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
