@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p3o.agent import P3O
+    from p3o.agent import A2C, ACER, P3O, PPO
 
 __version__ = "0.1.0"
-__all__ = ["P3O", "__version__"]
+__all__ = ["A2C", "ACER", "P3O", "PPO", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

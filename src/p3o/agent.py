@@ -39,6 +39,7 @@ class Agent:
     """An algorithm on an environment. Nothing is written to disk unless `learn` gets a `run_dir`."""
 
     algo: ClassVar[str]
+    variants: ClassVar[tuple[str, ...]] = ()  # further algorithms of the registry that this class stands for
     _is_replay_lost = False
 
     def __init__(
@@ -148,9 +149,10 @@ class Agent:
     def load(cls: Any, path: str | Path, env: EnvSource | None = None) -> Any:
         """An agent from a model folder or a run; with `env` it can go on learning, from an empty replay."""
         loaded = models.load(find_model(Path(path)))
-        if loaded.algo != cls.algo:
+        if loaded.algo not in (cls.algo, *cls.variants):
             raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")
         agent = cls.__new__(cls)
+        agent.algo = loaded.algo
         agent._restore(loaded, env)
         return agent
 
@@ -176,10 +178,11 @@ class Agent:
     def resume(cls: Any, run_dir: str | Path, env: EnvSource | None = None) -> Any:
         """An agent with the whole state of a run; `learn()` then goes on exactly where it stopped."""
         session, folder_lock = resume_session(Path(run_dir), make_display("plain"), None, env)
-        if session.job.algo != cls.algo:
+        if session.job.algo not in (cls.algo, *cls.variants):
             folder_lock.close()
             raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
         agent = cls.__new__(cls)
+        agent.algo = session.job.algo
         agent._job, agent._session, agent._model = session.job, session, None
         agent._folder_lock = folder_lock
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))
@@ -190,6 +193,30 @@ class P3O(Agent):
     """Policy-on Policy-off Policy Optimization."""
 
     algo = "p3o"
+
+
+class A2C(Agent):
+    """Advantage actor-critic; with `use_gae=True` the algorithm `a2cg`."""
+
+    algo = "a2c"
+    variants = ("a2cg",)
+
+    def __init__(self, env: EnvSource, *, use_gae: bool = False, **arguments: Any):
+        if use_gae:
+            self.algo = "a2cg"  # type: ignore[misc] # one class, two registry entries
+        super().__init__(env, **arguments)
+
+
+class PPO(Agent):
+    """Proximal policy optimisation."""
+
+    algo = "ppo"
+
+
+class ACER(Agent):
+    """Actor-critic with experience replay, for discrete actions."""
+
+    algo = "acer"
 
 
 def find_model(path: Path) -> Path:

@@ -1,9 +1,11 @@
 """The command line: `p3o train ENV`, and what comes after it."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from p3o.errors import RunStopped, UserError, nearest
 
 Words = Annotated[list[str], arg(metavar="KEY=VALUE ...")]
 Number = Annotated[str, arg(metavar="N")]
+WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
 
 
 class Command(Protocol):
@@ -192,6 +195,7 @@ class List:
         return 0
 
 
+COMMANDS = {"train": Train, "resume": Resume, "eval": Eval, "video": Video, "report": Report, "list": List}
 Commands = (
     Annotated[Train, subcommand("train")]
     | Annotated[Resume, subcommand("resume")]
@@ -213,6 +217,7 @@ def _train(begin: Any, folder: Path) -> int:
         session, folder_lock = begin(display)
         with folder_lock:
             if session.trainer.step >= session.steps:
+                session.complete()
                 display.message(
                     f"the run is finished at step {session.trainer.step:,}; --steps N goes on to a new total"
                 )
@@ -245,10 +250,14 @@ def _model_and_env(run_dir: str) -> tuple[Any, Any]:
 def parse_seed(text: str) -> int:
     from p3o.config import parse_number
 
-    value = parse_number(text, "--seed")
-    if value != int(value) or value < 0:
-        raise UserError(f"--seed: {text!r} is not a whole number of at least 0")
-    return int(value)
+    try:
+        value = int(text)  # exact, where a float would round
+    except ValueError:
+        number = parse_number(text, "--seed")
+        value = int(number) if number == int(number) else -1
+    if not 0 <= value < 2**63:
+        raise UserError(f"--seed: {text!r} is not a whole number from 0 to 2^63 - 1")
+    return value
 
 
 def check_variant(name: str) -> str:
@@ -279,7 +288,7 @@ def parse(arguments: list[str]) -> Command:
                 Commands,
                 prog="p3o",
                 description="P3O and its baselines: train, resume, evaluate, film, report.",
-                args=arguments,
+                args=gather_words(arguments),
             )
     except SystemExit as stop:
         if not stop.code:
@@ -287,34 +296,70 @@ def parse(arguments: list[str]) -> Command:
         raise UserError(_first_complaint(errors.getvalue(), arguments)) from None
 
 
+def gather_words(arguments: list[str]) -> list[str]:
+    """`--set a=1 --set b=2` as `--set a=1 b=2`: of a repeated option tyro would keep the last and drop the others."""
+    rest: list[str] = []
+    gathered: dict[str, list[str]] = {}
+    flag = None
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        if name in WORD_FLAGS:
+            flag = name
+            gathered.setdefault(flag, []).extend([value] if equals else [])
+        elif flag and not word.startswith("-") and ("=" in word or not gathered[flag]):
+            gathered[flag].append(word)
+        else:
+            flag = None
+            rest.append(word)
+    for name, words in gathered.items():
+        if not words:
+            raise UserError(f"{name}: key=value is missing")
+        rest += [name, *words]
+    return rest
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def _first_complaint(text: str, arguments: list[str]) -> str:
     """tyro's box of several lines as one."""
-    commands = ("train", "resume", "eval", "video", "report", "list")
+    commands = tuple(COMMANDS)
     if arguments[0] not in commands and not arguments[0].startswith("-"):
         return f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}; there are {', '.join(commands)}"
     lines = [line.strip("│╭╮╰╯─┃ ").strip() for line in text.splitlines()]
-    said = [line for line in lines if line and "Parsing error" not in line and "parsing error" not in line.lower()]
-    cut = next((i for i, line in enumerate(said) if "--help" in line and i), len(said))
-    return " ".join(said[:cut]) or f"cannot understand {' '.join(arguments)}"
+    said = " ".join(line for line in lines[1:] if line)  # the first is the box's title
+    said = re.split(r" Perhaps you meant| Arguments similar to| Available subcommands| For full helptext", said)[0]
+    unknown = re.match(r"Unrecognized options: (\S*[^\s,])", said)
+    if unknown and arguments[0] in commands:
+        fields = dataclasses.fields(COMMANDS[arguments[0]])
+        options = [f"--{f.name.replace('_', '-')}" for f in fields if not _is_required(f)]
+        word = unknown[1]
+        hint = nearest(word, options) if word.startswith("-") else ""
+        return f"{arguments[0]} does not know {word!r}{hint}; `p3o {arguments[0]} --help` shows what it takes"
+    missing = re.match(r"Missing from p3o \w+: (\S+)", said)
+    if missing:
+        return f"{arguments[0]} needs {missing[1]}; `p3o {arguments[0]} --help` shows what it takes"
+    return said or f"cannot understand {' '.join(arguments)}"
 
 
 def main() -> NoReturn:
     """Entry point: user errors are one line and exit code 2."""
     try:
         code = parse(sys.argv[1:]).run()
+        sys.stdout.flush()
     except UserError as error:
         print(f"p3o: {error}", file=sys.stderr)
         code = 2
     except RunStopped as error:
         print(f"p3o: {error}", file=sys.stderr)
         code = 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("p3o: stopped at once; `p3o resume` goes on from the last checkpoint", file=sys.stderr)
-        code = 128 + signal.SIGINT
-    except BrokenPipeError:
+        code = 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    except BrokenPipeError:  # the reader of a pipe has left; Python's own flush at the end is to find no pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
-    sys.stdout.flush()
     sys.exit(code)
 
 

@@ -30,7 +30,6 @@ class Config:
     num_envs: int = setting(2, "Environments stepped side by side (K).", minimum=1, maximum=4096)
     num_steps: int = setting(64, "Steps each environment takes per iteration (T).", minimum=1, maximum=1_000_000)
     gamma: float = setting(0.99, "Discount factor.", minimum=0, maximum=1)
-    gae_lambda: float = setting(0.95, "Decay τ of generalised advantage estimation.", minimum=0, maximum=1)
     learning_rate: float = setting(3e-4, "Step size at the start.", above=0, maximum=10)
     lr_schedule: str = setting("linear", "How the step size falls to schedule_steps.", choices=("linear", "constant"))
     schedule_steps: int | None = setting(

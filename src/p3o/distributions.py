@@ -31,6 +31,16 @@ def _softplus(x: Array) -> Array:
     return _namespace(x).logaddexp(x, 0.0)
 
 
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + e⁻ˣ) without overflow, in its gradient either."""
+    return _namespace(x).exp(-_softplus(-x))
+
+
+def spread(vector: Array, like: Array) -> Array:
+    """A vector [A] that adds to an array [..., A]: JAX wants the leading axes spelt out where ranks may not mix."""
+    return vector if isinstance(like, np.ndarray) else jnp.expand_dims(vector, range(like.ndim - 1))
+
+
 class DiagonalGaussian(NamedTuple):
     """Independent normal dimensions, for Box actions."""
 
@@ -102,12 +112,12 @@ class Bernoulli(NamedTuple):
         return (action * self.logits - _softplus(self.logits)).sum(-1)
 
     def entropy(self) -> Array:
-        probability = 1 / (1 + _namespace(self.logits).exp(-self.logits))
+        probability = _sigmoid(self.logits)
         return (_softplus(self.logits) - probability * self.logits).sum(-1)
 
     def kl(self, other: "Bernoulli", reduction: str = "sum") -> Array:
         """KL(self ‖ other); `mean` averages each choice over its two actions."""
-        probability = 1 / (1 + _namespace(self.logits).exp(-self.logits))
+        probability = _sigmoid(self.logits)
         terms = probability * (self.logits - other.logits) - _softplus(self.logits) + _softplus(other.logits)
         return terms.sum(-1) if reduction == "sum" else 0.5 * terms.sum(-1)
 
@@ -116,7 +126,7 @@ class Bernoulli(NamedTuple):
 
     def sample(self, noise: np.ndarray) -> np.ndarray:
         """From uniform noise of the action's shape."""
-        return (noise < 1 / (1 + np.exp(-self.logits))).astype(np.int32)
+        return (noise < _sigmoid(self.logits)).astype(np.int32)
 
 
 class MultiCategorical(NamedTuple):

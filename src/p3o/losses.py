@@ -29,7 +29,9 @@ def effective_sample_size(log_ratio: Array, weight: Array) -> Array:
     """Normalised ESS of the importance ratios, eq. (11): ‖ρ‖₁² / (N ‖ρ‖₂²), in [1/N, 1], computed in log space."""
     log_sum = logsumexp(log_ratio, b=weight)
     log_sum_of_squares = logsumexp(2.0 * log_ratio, b=weight)
-    return jnp.exp(2.0 * log_sum - log_sum_of_squares) / jnp.maximum(jnp.sum(weight), 1.0)
+    number = jnp.sum(weight)
+    # without a row that counts there is nothing to correct: 1 instead of 0/0
+    return jnp.where(number > 0, jnp.exp(2.0 * log_sum - log_sum_of_squares) / jnp.maximum(number, 1.0), 1.0)
 
 
 def policy_gradient_loss(policy: Distribution, action: Array, advantage: Array, weight: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p3o.config import Config
-from p3o.distributions import Distribution
+from p3o.distributions import Distribution, spread
 from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params
 
@@ -43,7 +43,8 @@ def _dense_init(rng: np.random.Generator, inputs: int, outputs: int, gain: float
 
 
 def dense(params: Params, x: Array) -> Array:
-    return x @ params["weight"] + params["bias"]
+    y = x @ params["weight"]
+    return y + spread(params["bias"], y)
 
 
 def mlp(layers: list[Params], x: Array) -> Array:
@@ -67,7 +68,7 @@ def nature_cnn(params: Params, image: Array) -> Array:
         x = jax.lax.conv_general_dilated(
             x, layer["weight"], (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
-        x = jax.nn.relu(x + layer["bias"])
+        x = jax.nn.relu(x + spread(layer["bias"], x))
     return jax.nn.relu(dense(params["dense"], x.reshape(*batch, -1)))
 
 

@@ -67,3 +67,26 @@ def decay_by_iteration(config: Config) -> Callable[[int, int], float]:
         return config.learning_rate * max(0.0, 1.0 - iteration / total)
 
     return rate
+
+
+def decay_by_step(config: Config) -> Callable[[int, int], float]:
+    """lr·(1 − n/steps) with n the last environment step of the iteration, counted from 0, as Baselines' A2C has it."""
+
+    def rate(step: int, schedule_steps: int) -> float:
+        if config.lr_schedule == "constant":
+            return config.learning_rate
+        return config.learning_rate * max(0.0, 1.0 - (step + config.steps_per_iteration - 1) / schedule_steps)
+
+    return rate
+
+
+def decay_from_one(config: Config) -> Callable[[int, int], float]:
+    """lr·(1 − (k − 1)/M) in iteration k = 1, 2, … of M = ⌊steps / (K·T)⌋, as Baselines' PPO has it."""
+
+    def rate(step: int, schedule_steps: int) -> float:
+        if config.lr_schedule == "constant":
+            return config.learning_rate
+        total = max(1, schedule_steps // config.steps_per_iteration)
+        return config.learning_rate * max(0.0, 1.0 - (step // config.steps_per_iteration) / total)
+
+    return rate

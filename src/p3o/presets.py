@@ -6,18 +6,31 @@ from p3o.errors import UserError, nearest
 from p3o.experiments import paper
 
 # The config classes' own defaults are the `default` preset for vectors; images differ by these.
+_IMAGE: dict[str, Any] = {
+    "shared_trunk": True,
+    "normalize_observation": False,
+    "normalize_reward": True,
+    "entropy_coef": 0.01,
+    "learning_rate": 3e-4,
+}
+_SMALL_REPLAY: dict[str, Any] = {"replay_size": 2_000, "burn_in": 500}  # images are stored whole: memory decides
 DEFAULT_IMAGE: dict[str, dict[str, Any]] = {
-    "p3o": {
-        **paper.P3O_IMAGE,
-        "shared_trunk": True,
-        "normalize_observation": False,
-        "normalize_reward": True,
-        "optimizer": "adam",
-        "learning_rate": 3e-4,
+    "p3o": {**_IMAGE, **_SMALL_REPLAY, "num_envs": 8, "num_steps": 16, "off_policy_updates": 2.0, "replay_samples": 6},
+    "a2c": {**_IMAGE, "num_envs": 16, "num_steps": 5},
+    "a2cg": {**_IMAGE, "num_envs": 16, "num_steps": 16},
+    "ppo": {
+        **_IMAGE,
+        "num_envs": 8,
+        "num_steps": 128,
+        "num_epochs": 4,
+        "num_minibatches": 4,
+        "clip_range": 0.1,
+        "clip_schedule": "linear",
     },
+    "acer": {**_IMAGE, **_SMALL_REPLAY, "num_envs": 8, "num_steps": 20},
 }
 
-PAPER = {"p3o": paper.p3o}
+PAPER = {"p3o": paper.p3o, "a2c": paper.a2c, "a2cg": paper.a2cg, "ppo": paper.ppo, "acer": paper.acer}
 
 PRESETS = {
     "default": "one setting per observation kind that does well everywhere (docs/decisions.md says why)",

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from p3o.errors import UserError
 from p3o.types import Array, Trajectory
 
 
@@ -18,6 +19,12 @@ class ReplayState(NamedTuple):
 def num_slots(replay_size: int, num_steps: int) -> int:
     """Slots of a buffer of `replay_size` steps per environment."""
     return max(1, replay_size // num_steps)
+
+
+def check_burn_in(burn_in: int, replay_size: int, num_steps: int) -> None:
+    """Refuse a burn-in that the ring can never hold."""
+    if max(1, burn_in // num_steps) > num_slots(replay_size, num_steps):
+        raise UserError(f"setting burn_in: {burn_in} is above replay_size {replay_size}: replay would never start")
 
 
 def init(example: Trajectory, slots: int) -> ReplayState:

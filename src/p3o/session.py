@@ -36,7 +36,7 @@ class Session:
         self.folder, self.config = folder, config
         self.recorder: Recorder | None = None
         self.steps = setup.job.steps
-        self.best_evaluation = -np.inf
+        self.best_evaluation: float | None = None
         self.next_evaluation = setup.job.eval_every
         self.last_checkpoint: int | None = None
         self._saved_at = 0
@@ -57,6 +57,7 @@ class Session:
         tree = {
             "trainer": self.trainer.snapshot(),
             "files": self.recorder.flush(),
+            "job": self._identity(),
             "best_evaluation": self.best_evaluation,
             "next_evaluation": self.next_evaluation,
             "line_at": list(self._line_at),
@@ -67,23 +68,48 @@ class Session:
         models.save(self.model(), self.folder / "model")
         return size
 
-    def restore(self) -> list[int]:
-        """Go on from the folder's checkpoint, or from the start if there is none yet."""
+    def complete(self) -> None:
+        """Write the model of a finished run whose last process was killed between its checkpoint and its model."""
+        assert self.folder is not None
+        try:
+            is_current = models.load(self.folder / "model").step == self.trainer.step
+        except UserError:
+            is_current = False
+        if not is_current:
+            models.save(self.model(), self.folder / "model")
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to be the same in config.json when the run goes on."""
+        assert self.config is not None
+        return {key: self.config[key] for key in ("algo", "seed", "settings")}
+
+    def restore(self, steps: int | None = None) -> list[int]:
+        """Go on from the folder's checkpoint, or from the start if there is none yet; `steps` is a new total."""
         assert self.folder is not None
         assert self.config is not None
         if not checkpoint.exists(self.folder / "checkpoint"):
+            if (self.folder / "model").exists():
+                raise UserError(f"{self.folder / 'checkpoint'} is missing: the run cannot go on without it")
             cut_back(self.folder, None)
             return []
         tree = checkpoint.load(self.folder / "checkpoint", self.config["run_id"])
         try:
+            for key, value in self._identity().items():
+                if tree["job"][key] != value:
+                    raise UserError(
+                        f"{self.folder / 'config.json'} was changed: {_change(key, tree['job'][key], value)}"
+                    )
+            if steps is not None and steps < tree["trainer"]["step"]:
+                raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
             fresh = self.trainer.restore(tree["trainer"])
             self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
             self._line_at = tuple(tree["line_at"])
             self._curve = (list(tree["curve"][0]), list(tree["curve"][1]))
             files = tree["files"]
             cut_back(self.folder, files)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UserError(f"{self.folder / 'checkpoint'} does not fit this run: {error}") from None
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{self.folder / 'checkpoint'} does not fit this run: {reason}") from None
         self.last_checkpoint = self._saved_at = self.trainer.step
         return fresh
 
@@ -104,8 +130,10 @@ class Session:
         """Evaluate from here on, every so many steps."""
         if maker(self.job.env, self.job.env_kwargs) is None:
             raise UserError("eval_every needs an environment id or a function, not a vector environment")
-        self.job = self.job._replace(eval_every=every)
-        self.next_evaluation = self.trainer.step + every
+        if every < 1:
+            raise UserError(f"eval_every {every}: at least 1 is needed")
+        self.job = self.job._replace(eval_every=int(every))
+        self.next_evaluation = self.trainer.step + int(every)
 
     def adopt_folder(self, folder: Path) -> Any:
         """Start to record in a new folder; returns its lock."""
@@ -118,11 +146,11 @@ class Session:
         self.trainer.adopt(loaded.params, loaded.normalizer)
 
     def extend_config(self) -> None:
-        """Write a new total into config.json."""
+        """Write a new total, and how often to evaluate, into config.json."""
         assert self.folder is not None
         assert self.config is not None
-        if self.config["steps"] != self.steps:
-            self.config["steps"] = self.steps
+        if (self.config["steps"], self.config["eval_every"]) != (self.steps, self.job.eval_every):
+            self.config["steps"], self.config["eval_every"] = self.steps, self.job.eval_every
             checkpoint.write_json(self.folder / "config.json", self.config)
 
     def header(self) -> Header:
@@ -179,9 +207,15 @@ class Session:
             if self.folder is not None:
                 if self.trainer.step >= self.steps:
                     self._write_line()
-                self.save()
+                if self.trainer.iteration:  # a signal may come before the first
+                    self.save()
         except RunStopped as error:
             raise RunStopped(f"{error}; {self._last_good()}") from None
+        except OSError as error:
+            if error.filename is None and error.errno not in DISK_ERRORS:
+                raise
+            what = f"{error.filename or self.folder}: {error.strerror}"
+            raise RunStopped(f"step {self.trainer.step:,}: {what}; {self._last_good()}") from None
         finally:
             self.display.stop()
             if self.recorder is not None:
@@ -246,10 +280,18 @@ class Session:
         mean = float(np.mean([total for total, _ in results]))
         if self.recorder is not None and self.folder is not None:
             self.recorder.add_evaluation(self.trainer.step, results)
-            if mean > self.best_evaluation:
+            if self.best_evaluation is None or mean > self.best_evaluation:
                 models.save(self.model(), self.folder / "model-best")
-        self.best_evaluation = max(self.best_evaluation, mean)
+        self.best_evaluation = mean if self.best_evaluation is None else max(self.best_evaluation, mean)
         self.display.message(f"evaluation at step {self.trainer.step:,}: mean return {mean:,.1f}")
+
+
+def _change(key: str, before: Any, now: Any) -> str:
+    """Which setting differs, and how."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        name = next(n for n in before.keys() | now.keys() if before.get(n) != now.get(n))
+        return f"{key} {name} is {now.get(name)}, the checkpoint was made with {before.get(name)}"
+    return f"{key} is {now}, the checkpoint was made with {before}"
 
 
 def start(job: Job, folder: Path, display: Display, command: list[str] | None = None) -> tuple[Session, Any]:
@@ -287,11 +329,7 @@ def _resume_locked(
             f"{config['env']['action_space']}, the environment has {setup.spaces[0]} and {setup.spaces[1]}"
         )
     session = Session(setup, display, folder, config)
-    if steps is not None and checkpoint.exists(folder / "checkpoint"):
-        reached = int(checkpoint.read_json(folder / "checkpoint" / checkpoint.INDEX, "a checkpoint")["step"])
-        if steps < reached:
-            raise UserError(f"--steps {steps}: the run is at step {reached} already")
-    fresh = session.restore()
+    fresh = session.restore(steps)
     if fresh:
         display.message(
             "the environment cannot be brought back to where it was: the episodes that were running start afresh"

@@ -24,5 +24,5 @@ class StopSignals:
 
     def _handle(self, number: int, frame: Any) -> None:
         if self.received is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         self.received = number

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from p3o.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
+from p3o.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical, spread
 from p3o.errors import UserError
 from p3o.types import Array, Observation
 
@@ -79,7 +79,7 @@ class ActionSpec(NamedTuple):
         """The policy from the head's outputs [..., num_outputs]."""
         if self.kind == "gaussian":
             # A full-sized log-std is stored, so that the behaviour at collection time stands in the replay.
-            return DiagonalGaussian(outputs, outputs * 0 + log_std)
+            return DiagonalGaussian(outputs, outputs * 0 + spread(log_std, outputs))
         if self.kind == "categorical":
             return Categorical(outputs)
         if self.kind == "bernoulli":

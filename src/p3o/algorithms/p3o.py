@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from p3o import losses, optimizers, replay
+from p3o.algorithms.actor_critic import evaluate, make_gradient_step, on_policy_loss
 from p3o.algorithms.base import Algorithm, Metric, Specs, example_trajectory
 from p3o.config import Config, setting
-from p3o.errors import UserError
 from p3o.networks import Network, make_network
-from p3o.returns import generalized_advantage, value_where
 from p3o.types import Array, Params, Trajectory
 
 KL_DIRECTIONS = ("policy_behaviour", "behaviour_policy")
@@ -29,6 +27,7 @@ class P3OConfig(Config):
     """Settings of P3O; the defaults are ours, `--preset paper` has the paper's."""
 
     use_gae: bool = setting(True, "Generalised advantages; without: n-step returns minus the value.")
+    gae_lambda: float = setting(0.95, "Decay τ of generalised advantage estimation.", minimum=0, maximum=1)
     replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
     burn_in: int = setting(2_500, "Steps per environment before replayed updates start.", minimum=0)
     replay_samples: int = setting(15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1)
@@ -68,47 +67,9 @@ METRICS = (
 )
 
 
-def advantages_and_returns(
-    network: Network, config: P3OConfig, params: Params, batch: Trajectory, value: Array
-) -> tuple[Array, Array]:
-    """Â and R = Â + V of a trajectory under the current critic, whose values [T + 1, B] are given; constants."""
-    value = jax.lax.stop_gradient(value)
-    final_value = None
-    if batch.final_observation is not None:
-        final_value = value_where(lambda o: network.value(params, o), batch.final_observation, batch.truncated)
-    advantage = generalized_advantage(
-        batch.reward,
-        value,
-        batch.terminated,
-        batch.truncated,
-        final_value,
-        config.gamma,
-        config.gae_lambda if config.use_gae else 1.0,
-    )
-    return jax.lax.stop_gradient(advantage), jax.lax.stop_gradient(advantage + value[:-1])
-
-
-def _evaluate(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Any, ...]:
-    """Policy [T, B], advantage and value loss of a batch, and the weight of its rows."""
-    policy, value = network.policy_and_value(params, batch.observation)
-    policy = jax.tree.map(lambda leaf: leaf[:-1], policy)  # the last observation only bootstraps
-    advantage, target = advantages_and_returns(network, config, jax.lax.stop_gradient(params), batch, value)
-    weight = 1.0 - batch.is_masked
-    return policy, advantage, losses.value_loss(value[:-1], target, weight), weight
-
-
-def on_policy_loss(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Array, dict]:
-    """First term of eq. (14), with the value loss and the entropy bonus."""
-    policy, advantage, value_loss, weight = _evaluate(network, config, params, batch)
-    policy_loss = losses.policy_gradient_loss(policy, batch.action, advantage, weight)
-    entropy = losses.mean(policy.entropy(), weight)
-    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-    return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-
-
 def replayed_loss(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Array, dict]:
     """Second and third term of eq. (14) on a replayed minibatch, with the (unweighted) value loss."""
-    policy, advantage, value_loss, weight = _evaluate(network, config, params, batch)
+    policy, advantage, value_loss, weight = evaluate(network, config, params, batch)
     terms = losses.off_policy_loss(
         policy,
         batch.behaviour,
@@ -141,21 +102,14 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
     optimizer = optimizers.make_optimizer(config)
     slots = replay.num_slots(config.replay_size, config.num_steps)
     burn_in_slots = max(1, config.burn_in // config.num_steps)
-    if burn_in_slots > slots:
-        raise UserError(
-            f"setting burn_in: {config.burn_in} is above replay_size {config.replay_size}: replay would never start"
-        )
+    replay.check_burn_in(config.burn_in, config.replay_size, config.num_steps)
     is_replaying = config.off_policy_updates > 0
     example = example_trajectory(config, specs)
+    gradient_step = make_gradient_step(network, config, optimizer)
 
     def init(rng: np.random.Generator) -> P3OState:
         params = jax.tree.map(jnp.asarray, network.init(rng))
         return P3OState(params, optimizer.init(params), replay.init(example, slots) if is_replaying else None)
-
-    def gradient_step(loss: Any, params: Params, opt_state: Any, batch: Trajectory, rate: Array) -> tuple:
-        (_, aux), gradient = jax.value_and_grad(loss, argnums=2, has_aux=True)(network, config, params, batch)
-        params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
-        return params, opt_state, aux | {"grad_norm": optax.global_norm(gradient)}
 
     def replayed_steps(memory: Any, params: Params, opt_state: Any, key: Array, rate: Array) -> tuple:
         """ξ ~ Poisson(m) steps once burn-in is over; returns sums of their metrics."""
