@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
 from p3o import model as models
+from p3o.checkpoint import current_folder
 from p3o.display import Status, make_display
 from p3o.errors import UserError
 from p3o.jobs import EnvSource, Job, env_name, set_up
@@ -30,9 +31,11 @@ class _ClassOnly:
 
     def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
         name = self.function.__name__
-        if instance is not None:
+
+        def refuse(*_: Any, **__: Any) -> NoReturn:
             raise TypeError(f"{name} makes a new agent: write `agent = {owner.__name__}.{name}(...)`")
-        return self.function.__get__(owner, type)
+
+        return self.function.__get__(owner, type) if instance is None else refuse
 
 
 class Agent:
@@ -41,6 +44,8 @@ class Agent:
     algo: ClassVar[str]
     variants: ClassVar[tuple[str, ...]] = ()  # further algorithms of the registry that this class stands for
     _is_replay_lost = False
+    _model: Model | None = None
+    _model_at: int | None = None  # the iteration after which `_model` was taken
 
     def __init__(
         self,
@@ -53,14 +58,13 @@ class Agent:
     ):
         self._job = Job(env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {})
         self._session: Session | None = Session(set_up(self._job), make_display("none"), None, None)
-        self._model: Model | None = None
         self._folder_lock: Any = None
         self._predict_rng = np.random.default_rng(np.random.SeedSequence((seed, 2)))
 
     @property
     def num_timesteps(self) -> int:
         """Environment steps that this agent has learned from."""
-        return self._session.trainer.step if self._session else self._loaded.step
+        return self._session.trainer.step + self._session.steps_before if self._session else self._loaded.step
 
     @property
     def mean_return(self) -> float:
@@ -69,10 +73,10 @@ class Agent:
 
     @property
     def _loaded(self) -> Model:
-        """The policy as it is now."""
-        if self._model is None:
-            assert self._session is not None
-            self._model = self._session.model()
+        """The policy as it is now, also inside a callback of `learn`."""
+        if self._session is not None and self._model_at != self._session.trainer.iteration:
+            self._model, self._model_at = self._session.model(), self._session.trainer.iteration
+        assert self._model is not None
         return self._model
 
     def learn(
@@ -92,7 +96,6 @@ class Agent:
             logging.getLogger("p3o").warning("learning goes on from a saved model: with an empty replay and optimiser")
             self._is_replay_lost = False
         session.display = make_display("auto" if progress_bar else "none")
-        self._model = None
         # Ctrl-C in a notebook or script is the caller's: only the command line turns it into an orderly stop.
         session.run(StopSignals(), callback)
         if session.folder is not None:
@@ -101,9 +104,7 @@ class Agent:
 
     def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> Session:
         """The session that goes on for so many steps, in its folder."""
-        if self._session is None:
-            raise UserError("this agent was loaded without an environment: use load(path, env=...) to train it")
-        session = self._session
+        session = self._session or self._continue(self._loaded, None)
         if total_steps is None and session.steps <= session.trainer.step:
             raise UserError("learn needs the number of steps")
         if total_steps is not None:
@@ -147,21 +148,24 @@ class Agent:
 
     @_ClassOnly
     def load(cls: Any, path: str | Path, env: EnvSource | None = None) -> Any:
-        """An agent from a model folder or a run; with `env` it can go on learning, from an empty replay."""
+        """An agent from a model folder or a run; `learn` goes on, in `env` or the model's own, from an empty replay."""
         loaded = models.load(find_model(Path(path)))
         if loaded.algo not in (cls.algo, *cls.variants):
             raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")
         agent = cls.__new__(cls)
         agent.algo = loaded.algo
-        agent._restore(loaded, env)
+        agent._model, agent._model_at = loaded, 0
+        agent._session, agent._folder_lock = None, None
+        agent._predict_rng = np.random.default_rng(np.random.SeedSequence((0, 2)))
+        if env is not None:  # else one is made when `learn` needs it: predicting does not
+            agent._continue(loaded, env)
         return agent
 
-    def _restore(self, loaded: Model, env: EnvSource | None) -> None:
-        self._model, self._session, self._folder_lock = loaded, None, None
-        self._predict_rng = np.random.default_rng(np.random.SeedSequence((0, 2)))
+    def _continue(self, loaded: Model, env: EnvSource | None) -> Session:
+        """The session that goes on from a model."""
         source = env if env is not None else loaded.env["id"]
         if source is None:
-            return
+            raise UserError("this agent was loaded without an environment: use load(path, env=...) to train it")
         settings = {**loaded.settings}
         if isinstance(source, gym.vector.VectorEnv):
             settings["num_envs"] = source.num_envs
@@ -173,6 +177,7 @@ class Agent:
         self._session = Session(setup, make_display("none"), None, None)
         self._session.adopt_model(loaded)
         self._is_replay_lost = True
+        return self._session
 
     @_ClassOnly
     def resume(cls: Any, run_dir: str | Path, env: EnvSource | None = None) -> Any:
@@ -183,7 +188,7 @@ class Agent:
             raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
         agent = cls.__new__(cls)
         agent.algo = session.job.algo
-        agent._job, agent._session, agent._model = session.job, session, None
+        agent._job, agent._session = session.job, session
         agent._folder_lock = folder_lock
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))
         return agent
@@ -221,24 +226,28 @@ class ACER(Agent):
 
 def find_model(path: Path) -> Path:
     """The model folder that a path means: itself, or the one inside a run."""
-    if not path.exists():
+    if not current_folder(path).exists():
         raise UserError(f"{path}: no such folder; a model folder or a run was expected")
     is_run = (path / "config.json").exists()
-    if is_run and not (path / "model").exists() and not (path / "model.old").exists():
+    if is_run and not current_folder(path / "model").exists():
         raise UserError(f"{path} has no model yet: the run has not reached its first checkpoint")
     return path / "model" if is_run else path
 
 
 def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
     """Single observations and whether they came as a batch, told by shape; images may have their channels moved."""
-    if isinstance(space, gym.spaces.Dict):
-        parts = {key: split_batch(observation[key], part) for key, part in space.spaces.items()}
-        is_batch = any(p[1] for p in parts.values())
-        count = max(len(p[0]) for p in parts.values())
-        return [{key: p[0][i] for key, p in parts.items()} for i in range(count)], is_batch
-    if isinstance(space, gym.spaces.Tuple):
-        pieces = [split_batch(value, part) for value, part in zip(observation, space.spaces, strict=True)]
-        return [tuple(p[0][i] for p in pieces) for i in range(len(pieces[0][0]))], any(p[1] for p in pieces)
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        is_dict = isinstance(space, gym.spaces.Dict)
+        members = space.spaces if is_dict else dict(enumerate(space.spaces))
+        try:
+            parts = {key: split_batch(observation[key], part) for key, part in members.items()}
+        except (KeyError, IndexError, TypeError):
+            raise UserError(f"observation of type {type(observation).__name__}: one of {space} was expected") from None
+        if len({(is_batch, len(rows)) for rows, is_batch in parts.values()}) != 1:
+            raise UserError("observation: some of its parts are batches of another size than the others")
+        is_batch = any(is_batch for _, is_batch in parts.values())
+        rows = list(zip(*(rows for rows, _ in parts.values()), strict=True))
+        return ([dict(zip(parts, row, strict=True)) for row in rows] if is_dict else rows), is_batch
     array = np.asarray(observation)
     shape = tuple(space.shape or ())
     if array.shape == shape:

@@ -67,7 +67,25 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_file(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    write_file(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+    """The same with a digest of itself."""
+    return content | {"sha256": _digest(content)}
+
+
+def _digest(content: dict[str, Any]) -> str:
+    plain = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def read_sealed(path: Path, what: str, format: int = FORMAT) -> dict[str, Any]:
+    """A JSON object that is as it was written."""
+    content = read_json(path, what, format)
+    if content.get("sha256") != _digest(content):
+        raise UserError(f"{path} was changed: its contents do not match their SHA-256")
+    return content
 
 
 def read_json(path: Path, what: str, format: int = FORMAT) -> dict[str, Any]:
@@ -76,7 +94,7 @@ def read_json(path: Path, what: str, format: int = FORMAT) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {what} was expected there") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict) or content.get("format") != format:
         found = content.get("format") if isinstance(content, dict) else None
@@ -113,9 +131,8 @@ def save(folder: Path, run_id: str, step: int, tree: dict[str, Any]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     skeleton, arrays = flatten(tree)
     proof = write_tensors(folder / f"state-{step}.safetensors", arrays)
-    digest = hashlib.sha256(json.dumps(skeleton, sort_keys=True).encode()).hexdigest()
-    index = {"format": FORMAT, "run_id": run_id, "step": step, "data": proof, "sha256": digest, "state": skeleton}
-    write_json(folder / INDEX, index)
+    index = {"format": FORMAT, "run_id": run_id, "step": step, "data": proof, "state": skeleton}
+    write_json(folder / INDEX, seal(index))
     for old in folder.glob("state-*.safetensors*"):
         if old.name != proof["name"]:
             old.unlink()
@@ -128,23 +145,34 @@ def exists(folder: Path) -> bool:
 
 def load(folder: Path, run_id: str) -> dict[str, Any]:
     """The last whole checkpoint of this run."""
-    index = read_json(folder / INDEX, "a checkpoint")
+    index = read_sealed(folder / INDEX, "a checkpoint")
     if index.get("run_id") != run_id:
         raise UserError(f"{folder} belongs to another run: its run_id differs from the one in config.json")
     try:
-        digest = hashlib.sha256(json.dumps(index["state"], sort_keys=True).encode()).hexdigest()
-        if digest != index["sha256"]:
-            raise UserError(f"{folder / INDEX} was changed: its contents do not match their SHA-256")
         return unflatten(index["state"], read_tensors(folder, index["data"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / INDEX} is damaged: {type(error).__name__} {error}") from None
 
 
+def new_folder(final: Path) -> Path:
+    """An empty folder beside `final` for its next contents; hidden, so that it is no folder of the user's."""
+    new = final.with_name(f".{final.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    return new
+
+
+def current_folder(final: Path) -> Path:
+    """Where the contents of `final` are now: beside it if a replacement was killed between its two renames."""
+    old = final.with_name(f".{final.name}.old")
+    return old if old.exists() and not final.exists() else final
+
+
 def replace_folder(new: Path, final: Path) -> None:
-    """Put a finished folder in the place of an older one."""
-    old = final.with_name(final.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
+    """Put a finished folder in the place of an older one; at every moment one of the two can be found."""
+    old = final.with_name(f".{final.name}.old")
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
         os.replace(final, old)
     os.replace(new, final)
     shutil.rmtree(old, ignore_errors=True)

@@ -17,9 +17,17 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
+    length: int | None = None,
 ) -> Any:
     """A dataclass field with one sentence of help and the values it may take."""
-    limits = {"help": help, "choices": choices, "minimum": minimum, "maximum": maximum, "above": above}
+    limits = {
+        "help": help,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+        "length": length,
+    }
     return dataclasses.field(default=default, metadata=limits)
 
 
@@ -42,7 +50,9 @@ class Config:
     value_coef: float = setting(0.5, "Weight of the mean squared value error.", minimum=0)
     entropy_coef: float = setting(0.0, "Weight α of the entropy bonus.", minimum=0)
     hidden_sizes: tuple[int, ...] = setting((100, 100), "Widths of the tanh layers for vector observations.", minimum=1)
-    conv_channels: tuple[int, ...] = setting((32, 64, 64), "Channels of the three convolutions for images.", minimum=1)
+    conv_channels: tuple[int, ...] = setting(
+        (32, 64, 64), "Channels of the three convolutions for images.", minimum=1, maximum=65_536, length=3
+    )
     conv_features: int = setting(512, "Width of the dense layer after the convolutions.", minimum=1)
     shared_trunk: bool = setting(False, "Policy and value share all layers but their heads.")
     policy_head_gain: float = setting(0.01, "Orthogonal gain of the policy head.", minimum=0)
@@ -143,6 +153,8 @@ def _check_range(name: str, value: Any, limits: Any) -> None:
                 + nearest(value, limits["choices"])
             )
         return
+    if limits["length"] is not None and len(value) != limits["length"]:
+        raise UserError(f"setting {name}: {limits['length']} numbers are needed, not {len(value)}")
     for number in value if isinstance(value, tuple) else (value,):
         if limits["minimum"] is not None and number < limits["minimum"]:
             raise UserError(f"setting {name}: {number:g} is below {limits['minimum']:g}")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,20 @@ SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_t
 DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
 
 
-def cache_folder() -> Path:
-    """The user's cache folder for compiled functions."""
-    if "XDG_CACHE_HOME" in os.environ:
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path.home() / ".cache"
-    return base / "p3o" / "jax"
+def cache_folder() -> Path | None:
+    """The user's cache folder for compiled functions, None where there can be none."""
+    try:
+        if os.environ.get("XDG_CACHE_HOME"):
+            base = Path(os.environ["XDG_CACHE_HOME"])
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path.home() / ".cache"
+        folder = base / "p3o" / "jax"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # nowhere to write, or no home at all
+        return None
+    return folder
 
 
 def configure(observation_kind: str, deterministic: bool = False) -> None:
@@ -36,8 +42,10 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 
-    if jax.config.values.get("jax_compilation_cache_dir") is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    if jax.config.values.get("jax_compilation_cache_dir") is None and (folder := cache_folder()) is not None:
+        # A cache that cannot be read or written costs a compilation, no more: it is not worth a warning.
+        warnings.filterwarnings("ignore", message=".*persistent compilation cache")
+        jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

@@ -22,9 +22,11 @@ def lock(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.close()
-        raise UserError(f"{folder} is being written by another process") from None
+        raise UserError(f"{folder} is being written by another process or agent") from None
+    except OSError:
+        pass  # a file system without locks
     try:
         yield
     finally:
@@ -49,20 +51,28 @@ def folder_name(env_id: str) -> str:
 def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[dict[str, Any], Any]:
     """Make a run folder with its config.json; returns the config and the lock that the caller holds to the end."""
     check_free(folder)
+    config = describe(setup, uuid.uuid4().hex, command)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from None
-    stack = contextlib.ExitStack()
-    stack.enter_context(lock(folder))
-    config = describe(setup, uuid.uuid4().hex, command)
-    checkpoint.write_json(folder / "config.json", config)
-    return config, stack
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock(folder))
+        check_free(folder)  # again: another process may have come first
+        try:
+            checkpoint.write_json(folder / "config.json", config)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+        return config, stack.pop_all()
 
 
 def check_free(folder: Path) -> None:
     """Refuse a folder that holds anything."""
-    if folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir())):
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and all(p.name == ".lock" for p in folder.iterdir()))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used: {error.strerror}") from None
+    if not is_free:
         hint = f"go on with `p3o resume {folder}`" if (folder / "config.json").exists() else "it is not empty"
         raise UserError(f"{folder} exists: {hint}, or choose another folder")
 

@@ -20,6 +20,7 @@ from p3o.config import Config, make_config
 from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
 from p3o.errors import UserError
+from p3o.model import plain
 from p3o.presets import preset_settings
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
@@ -73,11 +74,15 @@ def set_up(job: Job) -> Setup:
     if not 0 <= job.seed < 2**63:
         raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
     make = maker(job.env, job.env_kwargs)
+    if job.env_kwargs and not isinstance(job.env, str):
+        raise UserError("env_kwargs goes with an environment id; a function makes its environment as it should be")
     if make is None:
         assert isinstance(job.env, gym.vector.VectorEnv)
         spaces = (job.env.single_observation_space, job.env.single_action_space)
     else:
         first = make()
+        if not isinstance(first, gym.Env):
+            raise UserError(f"environment {env_name(job.env)}: it made a {type(first).__name__}, not a gymnasium.Env")
         spaces = (first.observation_space, first.action_space)
         first.close()
     specs = Specs(observation_spec(spaces[0]), action_spec(spaces[1]))
@@ -90,6 +95,8 @@ def set_up(job: Job) -> Setup:
         env = GymnasiumVectorEnv(job.env, streams.envs)
     else:
         env = HostVectorEnv(make, config.num_envs, streams.envs)
+        if len({id(e) for e in (first, *env.envs)}) <= config.num_envs:
+            raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
     return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed), spaces)
 
 
@@ -140,7 +147,7 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
         "env": {
             "id": env_name(job.env),
             "is_python": not isinstance(job.env, str),  # made by a function or object: its id cannot make it again
-            "kwargs": job.env_kwargs,
+            "kwargs": plain(job.env_kwargs),
             "observation_space": str(setup.spaces[0]),
             "action_space": str(setup.spaces[1]),
         },
@@ -153,24 +160,57 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
     }
 
 
+CONFIG_TYPES: dict[str, type] = {  # of the entries of config.json that a resume needs
+    "run_id": str,
+    "algo": str,
+    "preset": str,
+    "variant": str,
+    "seed": int,
+    "steps": int,
+    "env": dict,
+    "settings": dict,
+    "versions": dict,
+    "resumes": list,
+}
+ENV_TYPES: dict[str, type] = {
+    "id": str,
+    "is_python": bool,
+    "kwargs": dict,
+    "observation_space": str,
+    "action_space": str,
+}
+
+
+def check_types(config: dict[str, Any], folder: Path) -> None:
+    """Refuse a config.json with something missing, or of another kind than was written."""
+    file = folder / "config.json"
+    for types, part, prefix in ((CONFIG_TYPES, config, ""), (ENV_TYPES, config.get("env", {}), "env.")):
+        for name, kind in types.items():
+            if name not in part:
+                raise UserError(f"{file} is damaged: {prefix}{name} is missing")
+            if type(part[name]) is not kind:
+                raise UserError(f"{file} is damaged: {prefix}{name} is {part[name]!r}, which is no {kind.__name__}")
+    every = config.get("eval_every")
+    if config["steps"] < 1 or not (every is None or (type(every) is int and every >= 1)):
+        raise UserError(f"{file} is damaged: steps is {config['steps']} and eval_every {every!r}")
+
+
 def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
     """The job that a config.json describes."""
-    try:
-        source = env if env is not None else config["env"]["id"]
-        if env is None and config["env"]["is_python"]:
-            raise UserError(
-                f"{folder}: its environment was made in Python; resume with P3O.resume({str(folder)!r}, env=...)"
-            )
-        return Job(
-            source,
-            config["algo"],
-            int(config["steps"]),
-            int(config["seed"]),
-            config["preset"],
-            config["variant"],
-            config["settings"],
-            config["env"]["kwargs"],
-            config["eval_every"],
+    check_types(config, folder)
+    source = env if env is not None else config["env"]["id"]
+    if env is None and config["env"]["is_python"]:
+        raise UserError(
+            f"{folder}: its environment was made in Python; resume with P3O.resume({str(folder)!r}, env=...)"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} is damaged: {type(error).__name__} {error}") from None
+    return Job(
+        source,
+        config["algo"],
+        config["steps"],
+        config["seed"],
+        config["preset"],
+        config["variant"],
+        config["settings"],
+        config["env"]["kwargs"] if env is None else {},
+        config["eval_every"],
+    )

@@ -1,6 +1,6 @@
 """Model files: what `predict` needs and nothing else, the normaliser included, as JSON and safetensors."""
 
-import shutil
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,25 @@ def _named_leaves(params: Any) -> dict[str, np.ndarray]:
     }
 
 
+def plain(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments as JSON keeps them, or a UserError for those that no file can hold."""
+    for name, value in kwargs.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"env_kwargs {name}: a {type(value).__name__} cannot be stored; hand over a function that makes the "
+                "environment"
+            ) from None
+    return json.loads(json.dumps(kwargs))
+
+
 def save(model: Model, folder: Path) -> None:
     """Write model.json and model.safetensors; an older model in the folder is replaced as a whole."""
     if folder.exists() and not (folder / "model.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and holds no model; it is left as it is")
-    new = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
+    env = {"id": model.env["id"], "kwargs": plain(model.env["kwargs"])}
+    new = checkpoint.new_folder(folder)
     arrays = {f"params.{name}": leaf for name, leaf in _named_leaves(model.params).items()}
     statistics = model.normalizer._replace(discounted_return=np.zeros(0))._asdict()  # running episodes do not belong
     arrays |= {f"normalizer.{name}": np.asarray(value, np.float64) for name, value in statistics.items()}
@@ -95,24 +107,22 @@ def save(model: Model, folder: Path) -> None:
         "format": FORMAT,
         "algo": model.algo,
         "step": model.step,
-        "env": model.env,
+        "env": env,
         "observation_space": space_to_json(model.observation_space),
         "action_space": space_to_json(model.action_space),
         "settings": model.settings,
         "data": proof,
     }
-    checkpoint.write_json(new / "model.json", description)
+    checkpoint.write_json(new / "model.json", checkpoint.seal(description))
     checkpoint.replace_folder(new, folder)
 
 
 def load(folder: Path) -> Model:
     """Read a model folder; anything wrong with it is one clear line."""
-    old = folder.with_name(folder.name + ".old")
-    if not folder.exists() and old.exists():  # killed between the two renames of a replacement
-        folder = old
+    folder = checkpoint.current_folder(folder)
     if not (folder / "model.json").exists():
         raise UserError(f"{folder} holds no model: model.json is missing")
-    data = checkpoint.read_json(folder / "model.json", "a model", FORMAT)
+    data = checkpoint.read_sealed(folder / "model.json", "a model", FORMAT)
     try:
         arrays = checkpoint.read_tensors(folder, data["data"])
         observation_space, action_space = (space_from_json(data[f"{s}_space"]) for s in ("observation", "action"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from p3o.algorithms import Metric
+from p3o.errors import UserError
 from p3o.rollout import Episode
 
 EPISODES = "episodes.csv"
@@ -130,6 +131,10 @@ class Recorder:
 def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
     """Drop all that was written after a checkpoint (None: after the start)."""
     lengths = lengths or {"tables": {}, "events": {}}
+    for name, length in lengths["tables"].items():
+        size = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if size < length:
+            raise UserError(f"{folder / name} is damaged: it has {size} bytes, the checkpoint was made after {length}")
     for name in (EPISODES, UPDATES, EVALUATIONS):
         _truncate(folder / name, lengths["tables"].get(name))
     if (folder / "tb").is_dir():

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Session:
         self.steps = setup.job.steps
         self.best_evaluation: float | None = None
         self.next_evaluation = setup.job.eval_every
+        self.steps_before = 0  # that a loaded model had been trained for
         self.last_checkpoint: int | None = None
         self._saved_at = 0
         self._line_at = (0, 0, 0.0)  # iteration, step and seconds of the last line of updates.csv
@@ -54,25 +55,40 @@ class Session:
         assert self.recorder is not None
         assert self.config is not None
         self.trainer.check_params()
+        with self._writing():
+            return self._save(self.folder, self.recorder, self.config["run_id"])
+
+    def _save(self, folder: Path, recorder: Recorder, run_id: str) -> int:
         tree = {
             "trainer": self.trainer.snapshot(),
-            "files": self.recorder.flush(),
+            "files": recorder.flush(),
             "job": self._identity(),
+            "steps_before": self.steps_before,
             "best_evaluation": self.best_evaluation,
             "next_evaluation": self.next_evaluation,
             "line_at": list(self._line_at),
             "curve": [list(self._curve[0]), list(self._curve[1])],
         }
-        size = checkpoint.save(self.folder / "checkpoint", self.config["run_id"], self.trainer.step, tree)
+        size = checkpoint.save(folder / "checkpoint", run_id, self.trainer.step, tree)
         self.last_checkpoint = self._saved_at = self.trainer.step
-        models.save(self.model(), self.folder / "model")
+        models.save(self.model(), folder / "model")
         return size
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A disk that is full or gone stops the run in one line; the last checkpoint stays good."""
+        try:
+            yield
+        except OSError as error:
+            raise RunStopped(
+                f"step {self.trainer.step:,}: {error.filename or self.folder} cannot be written: {error.strerror}"
+            ) from error
 
     def complete(self) -> None:
         """Write the model of a finished run whose last process was killed between its checkpoint and its model."""
         assert self.folder is not None
         try:
-            is_current = models.load(self.folder / "model").step == self.trainer.step
+            is_current = models.load(self.folder / "model").step == self.trainer.step + self.steps_before
         except UserError:
             is_current = False
         if not is_current:
@@ -81,7 +97,7 @@ class Session:
     def _identity(self) -> dict[str, Any]:
         """What has to be the same in config.json when the run goes on."""
         assert self.config is not None
-        return {key: self.config[key] for key in ("algo", "seed", "settings")}
+        return {key: self.config[key] for key in ("algo", "seed", "settings", "env")}
 
     def restore(self, steps: int | None = None) -> list[int]:
         """Go on from the folder's checkpoint, or from the start if there is none yet; `steps` is a new total."""
@@ -103,6 +119,7 @@ class Session:
                 raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
             fresh = self.trainer.restore(tree["trainer"])
             self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
+            self.steps_before = tree["steps_before"]
             self._line_at = tuple(tree["line_at"])
             self._curve = (list(tree["curve"][0]), list(tree["curve"][1]))
             files = tree["files"]
@@ -123,7 +140,7 @@ class Session:
             *setup.spaces,
             jax.tree.map(np.array, self.trainer.state.params),
             self.trainer.normalizer.state(),
-            self.trainer.step,
+            self.trainer.step + self.steps_before,
         )
 
     def set_evaluation(self, every: int) -> None:
@@ -144,6 +161,7 @@ class Session:
     def adopt_model(self, loaded: models.Model) -> None:
         """Go on from a model: its weights and normaliser, an empty replay and a fresh optimiser."""
         self.trainer.adopt(loaded.params, loaded.normalizer)
+        self.steps_before = loaded.step
 
     def extend_config(self) -> None:
         """Write a new total, and how often to evaluate, into config.json."""
@@ -210,12 +228,7 @@ class Session:
                 if self.trainer.iteration:  # a signal may come before the first
                     self.save()
         except RunStopped as error:
-            raise RunStopped(f"{error}; {self._last_good()}") from None
-        except OSError as error:
-            if error.filename is None and error.errno not in DISK_ERRORS:
-                raise
-            what = f"{error.filename or self.folder}: {error.strerror}"
-            raise RunStopped(f"step {self.trainer.step:,}: {what}; {self._last_good()}") from None
+            raise RunStopped(f"{error}; {self._last_good()}") from error
         finally:
             self.display.stop()
             if self.recorder is not None:
@@ -240,7 +253,8 @@ class Session:
             if len(self._curve[0]) > 2000:  # thin the display's curve, oldest and newest kept
                 self._curve = (self._curve[0][::2], self._curve[1][::2])
         if self.recorder is not None:
-            self.recorder.add_episodes(result.episodes, trainer.seconds)
+            with self._writing():
+                self.recorder.add_episodes(result.episodes, trainer.seconds)
         iteration, step, _ = self._line_at
         if trainer.iteration - iteration >= INTERVAL_ITERATIONS and trainer.step - step >= INTERVAL_STEPS:
             self._write_line()
@@ -260,9 +274,10 @@ class Session:
         self._line_at = (trainer.iteration, trainer.step, trainer.seconds)
         if self.recorder is not None:
             rollout = {"rollout/ep_rew_mean": trainer.mean_return, "rollout/ep_len_mean": trainer.mean_length}
-            self.recorder.add_update(trainer.step, means)
-            self.recorder.add_events(trainer.step, means, rollout)
-            self.recorder.flush()
+            with self._writing():
+                self.recorder.add_update(trainer.step, means)
+                self.recorder.add_events(trainer.step, means, rollout)
+                self.recorder.flush()
 
     def _evaluate(self) -> None:
         """Seeded by the step, so that a resumed run evaluates the same episodes."""
@@ -279,9 +294,10 @@ class Session:
         results = play(self.model(), self._eval_env, self.setup.config.eval_episodes, seed, deterministic=True)
         mean = float(np.mean([total for total, _ in results]))
         if self.recorder is not None and self.folder is not None:
-            self.recorder.add_evaluation(self.trainer.step, results)
-            if self.best_evaluation is None or mean > self.best_evaluation:
-                models.save(self.model(), self.folder / "model-best")
+            with self._writing():
+                self.recorder.add_evaluation(self.trainer.step, results)
+                if self.best_evaluation is None or mean > self.best_evaluation:
+                    models.save(self.model(), self.folder / "model-best")
         self.best_evaluation = mean if self.best_evaluation is None else max(self.best_evaluation, mean)
         self.display.message(f"evaluation at step {self.trainer.step:,}: mean return {mean:,.1f}")
 

@@ -23,7 +23,7 @@ class A2CConfig(Config):
     """Settings of A2C; the defaults are ours."""
 
     num_envs: int = setting(8, "Environments stepped side by side (K).", minimum=1, maximum=4096)
-    num_steps: int = setting(32, "Steps each environment takes per iteration (T).", minimum=1, maximum=1_000_000)
+    num_steps: int = setting(16, "Steps each environment takes per iteration (T).", minimum=1, maximum=1_000_000)
     hidden_sizes: tuple[int, ...] = setting((64, 64), "Widths of the tanh layers for vector observations.", minimum=1)
     learning_rate: float = setting(1e-3, "Step size at the start.", above=0, maximum=10)
     use_gae: bool = setting(False, "Generalised advantages; without: n-step returns minus the value.")

@@ -13,7 +13,8 @@ def silence_mujoco() -> None:
     Nothing is lost: what matters (an unstable simulation) shows as a non-finite observation, which stops the run.
     """
     with contextlib.suppress(ImportError):
-        import mujoco
+        with quietly():  # it asks for a graphics library in a process of its own, which Ctrl-C would hit too
+            import mujoco
 
         mujoco.set_mju_user_warning(lambda message: None)
 
@@ -21,14 +22,22 @@ def silence_mujoco() -> None:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Drop Python warnings, and what libraries write straight to the error stream (ALE's banner), in this block."""
+    with warnings.catch_warnings(), _no_error_stream():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _no_error_stream() -> Iterator[None]:
+    if sys.stderr is None:  # closed by the caller: nothing to keep quiet
+        yield
+        return
     sys.stderr.flush()
     saved = os.dup(2)
     sink = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(sink, 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         sys.stderr.flush()
         os.dup2(saved, 2)
