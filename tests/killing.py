@@ -5,9 +5,11 @@ Used by the tests, and by hand: `python tests/killing.py CartPole-v1 Hopper-v5 -
 
 import argparse
 import csv
+import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,12 +29,47 @@ def episodes(run: Path) -> list[list[str]]:
         return [row[:-1] for row in csv.reader(file)]
 
 
+def updates(run: Path) -> list[dict[str, str]]:
+    """updates.csv without its wall-clock column."""
+    with open(run / "updates.csv", newline="") as file:
+        return [{k: v for k, v in row.items() if k != "steps_per_second"} for row in csv.DictReader(file)]
+
+
+def events(run: Path) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of every TensorBoard scalar but the speed, in the order of the files."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted((run / "tb").iterdir(), key=lambda p: int(p.name.rpartition(".")[2])):
+        data, at = path.read_bytes(), 0
+        while at < len(data):  # a record is its length, a checksum of that, the bytes and a checksum of them
+            (length,) = struct.unpack_from("<Q", data, at)
+            record = data[at + 12 : at + 12 + length]
+            assert len(record) == length, f"{path} ends inside a record"
+            event = Event.FromString(record)
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.tag != "time/fps"]
+            at += 12 + length + 4
+    return found
+
+
+def evaluations(run: Path) -> str:
+    path = run / "evaluations.csv"
+    return path.read_text() if path.exists() else ""
+
+
+def state(run: Path) -> object:
+    """The plain part of the checkpoint without clocks and lengths of files."""
+    tree = json.loads((run / "checkpoint" / "checkpoint.json").read_text())["state"]
+    tree["trainer"].pop("seconds")
+    del tree["files"], tree["line_at"][2]
+    return tree
+
+
 def differences(one: Path, other: Path) -> list[str]:
     """What differs between two finished runs that should be equal; empty when they are."""
-    found = []
-    if episodes(one) != episodes(other):
-        found.append("episodes.csv")
-    for part in (Path("model") / "model.safetensors", last_checkpoint(one)):
+    found = [read.__name__ for read in (episodes, updates, events, evaluations, state) if read(one) != read(other)]
+    models = [Path(m) / "model.safetensors" for m in ("model", "model-best") if (one / m).exists()]
+    for part in (*models, last_checkpoint(one)):
         a = load_file(one / part)
         b = load_file(other / part)
         found += [f"{part}: {name}" for name in a.keys() | b.keys() if not _same(a.get(name), b.get(name))]
@@ -58,7 +95,10 @@ def run_to_end(run: Path, arguments: list[str]) -> float:
 def run_with_kills(
     run: Path, arguments: list[str], kills: int, longest: float, rng: random.Random, how: int = signal.SIGKILL
 ) -> int:
-    """The same run, stopped up to `kills` times at random moments and resumed after each; returns how often."""
+    """The same run, stopped up to `kills` times at random moments and resumed after each; returns how often.
+
+    No moment is left out: start-up, compilation, a rollout, or the writing of a checkpoint.
+    """
     done = 0
     words = ["train", *arguments, "--out", str(run)]
     while True:
@@ -73,6 +113,7 @@ def run_with_kills(
         if process.returncode == 0:
             return done
         assert process.returncode in (-how, 128 + how), errors.decode()
+        assert b"Traceback" not in errors, errors.decode()
         if (run / "config.json").exists():
             words = ["resume", str(run)]
 

@@ -327,8 +327,8 @@ def _first_complaint(text: str, arguments: list[str]) -> str:
     commands = tuple(COMMANDS)
     if arguments[0] not in commands and not arguments[0].startswith("-"):
         return f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}; there are {', '.join(commands)}"
-    lines = [line.strip("│╭╮╰╯─┃ ").strip() for line in text.splitlines()]
-    said = " ".join(line for line in lines[1:] if line)  # the first is the box's title
+    lines = [line.strip("│| ") for line in text.splitlines()[1:]]  # the first is the box's title
+    said = " ".join(line for line in lines if line.strip("╭╮╰╯─+- "))
     said = re.split(r" Perhaps you meant| Arguments similar to| Available subcommands| For full helptext", said)[0]
     unknown = re.match(r"Unrecognized options: (\S*[^\s,])", said)
     if unknown and arguments[0] in commands:

@@ -51,7 +51,7 @@ class Config:
     entropy_coef: float = setting(0.0, "Weight α of the entropy bonus.", minimum=0)
     hidden_sizes: tuple[int, ...] = setting((100, 100), "Widths of the tanh layers for vector observations.", minimum=1)
     conv_channels: tuple[int, ...] = setting(
-        (32, 64, 64), "Channels of the three convolutions for images.", minimum=1, maximum=65_536, length=3
+        (32, 64, 64), "Channels of the three convolutions for images.", minimum=1, length=3
     )
     conv_features: int = setting(512, "Width of the dense layer after the convolutions.", minimum=1)
     shared_trunk: bool = setting(False, "Policy and value share all layers but their heads.")

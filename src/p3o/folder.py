@@ -12,6 +12,8 @@ from p3o import checkpoint
 from p3o.errors import UserError
 from p3o.jobs import FORMAT, Job, Setup, describe, env_name
 
+LEFTOVERS = (".lock", "config.json.tmp")  # of a run that was killed before it was one
+
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
@@ -69,7 +71,7 @@ def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[
 def check_free(folder: Path) -> None:
     """Refuse a folder that holds anything."""
     try:
-        is_free = not folder.exists() or (folder.is_dir() and all(p.name == ".lock" for p in folder.iterdir()))
+        is_free = not folder.exists() or (folder.is_dir() and all(p.name in LEFTOVERS for p in folder.iterdir()))
     except OSError as error:
         raise UserError(f"{folder} cannot be used: {error.strerror}") from None
     if not is_free:

@@ -85,14 +85,20 @@ class Session:
             ) from error
 
     def complete(self) -> None:
-        """Write the model of a finished run whose last process was killed between its checkpoint and its model."""
+        """Write what a run at its total still lacks: it was killed before the model, or the total was lowered."""
         assert self.folder is not None
         try:
             is_current = models.load(self.folder / "model").step == self.trainer.step + self.steps_before
         except UserError:
             is_current = False
-        if not is_current:
-            models.save(self.model(), self.folder / "model")
+        if is_current and self._line_at[1] == self.trainer.step:
+            return
+        self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
+        try:
+            self._write_line()
+            self.save()
+        finally:
+            self.recorder.close()
 
     def _identity(self) -> dict[str, Any]:
         """What has to be the same in config.json when the run goes on."""
@@ -218,8 +224,8 @@ class Session:
                     if m.is_shown and (not m.weight or result.metrics[m.weight])
                 }
                 self.display.update(self.status(latest))
-                if self.folder is not None and self._is_checkpoint_due():
-                    self.save()
+                if self.folder is not None and self._is_checkpoint_due() and self.trainer.step < self.steps:
+                    self.save()  # the last one is made below, together with the last line
                 if callback is not None and callback(self.status(latest)) is False:
                     break
             if self.folder is not None:

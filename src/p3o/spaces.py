@@ -240,11 +240,13 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
             bounds[name] = str(bound.flat[0]) if same else [str(x) for x in bound.ravel()]
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
     if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
+        lists = {"nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
+        return {"type": "MultiDiscrete", **lists, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        # Gymnasium tells 3 from (3,), so both are kept apart
+        return {"type": "MultiBinary", "n": int(space.n) if np.isscalar(space.n) else list(space.shape)}
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
@@ -262,11 +264,15 @@ def space_from_json(data: dict[str, Any]) -> gym.Space:
         low, high = (np.broadcast_to(_bound(data[name], dtype, shape), shape) for name in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(int(data["n"]), start=int(data["start"]))
+        dtype = np.dtype(data.get("dtype", "int64"))
+        options = {} if dtype == np.int64 else {"dtype": dtype.type}  # Gymnasium 1.1 knows no other
+        return spaces.Discrete(int(data["n"]), start=int(data["start"]), **options)
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(data["nvec"]), start=np.array(data["start"]))
+        dtype = np.dtype(data.get("dtype", "int64"))
+        return spaces.MultiDiscrete(np.array(data["nvec"]), dtype.type, start=np.array(data["start"]))
     if kind == "MultiBinary":
-        return spaces.MultiBinary([int(n) for n in data["shape"]])
+        size = data["n"]
+        return spaces.MultiBinary([int(n) for n in size] if isinstance(size, list) else int(size))
     if kind == "Dict":
         return spaces.Dict({key: space_from_json(part) for key, part in data["spaces"]})
     if kind == "Tuple":
@@ -275,7 +281,9 @@ def space_from_json(data: dict[str, Any]) -> gym.Space:
 
 
 def _bound(text: str | list[str], dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    convert = float if dtype.kind == "f" else int
+    convert: Callable[[str], Any] = int
+    if dtype.kind in "fb":
+        convert = float if dtype.kind == "f" else "True".__eq__
     if isinstance(text, str):
         return np.array(convert(text), dtype)
     return np.array([convert(entry) for entry in text], dtype).reshape(shape)

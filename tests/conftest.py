@@ -1,0 +1,28 @@
+"""Strictness for every test: rank promotion raises (warnings are errors by pyproject.toml)."""
+
+import jax
+import pytest
+
+
+def pytest_configure(config):
+    # optax 0.2.8 wants optax.tree.norm instead; to go once src/p3o/algorithms calls that
+    config.addinivalue_line("filterwarnings", "ignore:optax.global_norm is deprecated:DeprecationWarning")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_rank_promotion():
+    before = jax.config.jax_numpy_rank_promotion
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    yield
+    jax.config.update("jax_numpy_rank_promotion", before)

@@ -1,0 +1,340 @@
+"""A run stopped in any way and resumed is the run that was never stopped."""
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import time
+from itertools import count
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from commands import TINY, TINY_SETTINGS, call, complaint, tree
+from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
+
+from p3o import P3O
+from p3o.errors import UserError
+
+LONG = ("--set", "num_envs=2", "num_steps=32", "hidden_sizes=8", "replay_size=500", "burn_in=64", "replay_samples=4")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5"])
+def test_killed_at_random_moments(env, tmp_path):
+    if env == "Hopper-v5":
+        pytest.importorskip("mujoco")
+    # A checkpoint every iteration, so that many kills fall into the writing of one.
+    arguments = [env, "--steps", "4000", "--eval-every", "1500", *LONG, "eval_episodes=1", "checkpoint_every=1"]
+    run_to_end(tmp_path / "alone", arguments)
+    rng = random.Random(env)
+    done = run_with_kills(tmp_path / "killed", arguments, 4, 3.0, rng)
+    assert done >= 1
+    assert differences(tmp_path / "alone", tmp_path / "killed") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5", "Ant-v5", "Humanoid-v5", "Ant-v4", "Humanoid-v4"])
+@pytest.mark.parametrize("every", [1, 1000])
+def test_killed_at_many_random_moments(env, every, tmp_path):
+    pytest.importorskip("mujoco")
+    kills, found = check(env, 20_000, every, 20, every, tmp_path)
+    assert kills >= 10
+    assert found == []
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run of 512 steps that nothing stopped; read only."""
+    path = tmp_path_factory.mktemp("runs") / "alone"
+    assert call("train", "CartPole-v1", "--steps", 512, "--out", path, *TINY).code == 0
+    return path
+
+
+def stopped_by(number, path, seconds=None, steps="1e7", twice=False):
+    """Start a long run and send it a signal, after so many seconds or once it has trained for a moment."""
+    process = subprocess.Popen(
+        command("train", "CartPole-v1", "--steps", steps, "--out", path, *TINY),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if seconds is None:
+        deadline = time.monotonic() + 60
+        while not (path / "episodes.csv").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        seconds = 0.5
+    time.sleep(seconds)
+    process.send_signal(number)
+    if twice:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_at_a_whole_iteration_and_says_how_to_go_on(number, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, out, err = stopped_by(number, Path("run"))
+    assert (found, out) == (code, "run\n")
+    assert err.splitlines()[-1].endswith("go on with: p3o resume run")
+    assert "Traceback" not in err
+    reached = json.loads(Path("run/checkpoint/checkpoint.json").read_text())["step"]
+    assert reached > 0
+    assert json.loads(Path("run/model/model.json").read_text())["step"] == reached
+    # On to a total a little further, next to a run that was never stopped, on the same schedule.
+    total = reached + 500
+    settings = (*TINY, "lr_schedule=constant")
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["steps"] == 10**7
+    assert call("train", "CartPole-v1", "--steps", reached, "--out", "other", *settings).code == 0
+    assert call("resume", "run", "--steps", total).code == 0
+    assert episodes(Path("run"))[:20] == episodes(Path("other"))[:20]
+
+
+@pytest.mark.parametrize("seconds", [0.9, 1.3, 1.7])
+def test_a_signal_during_start_up_is_no_traceback_and_resumes(seconds, tmp_path, alone):
+    run = tmp_path / "run"
+    code, out, err = stopped_by(signal.SIGTERM, run, seconds, steps=512)
+    assert "Traceback" not in err
+    assert code in (0, 143, -signal.SIGTERM), err
+    if (run / "config.json").exists():
+        assert out == f"{run}\n"
+        assert call("resume", run).code == 0
+        assert differences(alone, run) == []
+    else:
+        assert tree(tmp_path) == {}
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path):
+    run = tmp_path / "run"
+    code, _, err = stopped_by(signal.SIGINT, run, twice=True)
+    assert code == 130
+    assert "Traceback" not in err
+    assert "resume" in err.splitlines()[-1]
+    assert call("resume", run, "--steps", 10**5).code == 0
+
+
+class Interrupted:
+    """Lets an iteration end and then delivers a signal to this process, as if it had come during it."""
+
+    def __init__(self, monkeypatch, after, number=signal.SIGTERM):
+        from p3o.train import Trainer
+
+        real, done = Trainer.iterate, count(1)
+
+        def iterate(trainer, schedule_steps):
+            result = real(trainer, schedule_steps)
+            if next(done) == after:
+                os.kill(os.getpid(), number)
+            return result
+
+        monkeypatch.setattr(Trainer, "iterate", iterate)
+
+
+@pytest.mark.parametrize("after", [1, 5, 15])
+def test_stopped_after_an_iteration_and_resumed_is_equal(after, alone, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        Interrupted(patch, after)
+        result = call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
+    assert result.code == 143
+    assert f"stopped at step {32 * after}" in result.err
+    assert call("resume", run).out == f"{run}\n"
+    assert differences(alone, run) == []
+    assert updates(run) == updates(alone)
+    assert events(run) == events(alone)
+
+
+def test_a_signal_before_the_first_iteration_resumes_from_the_start(alone, tmp_path, monkeypatch):
+    from p3o import session
+
+    real = session.open_folder
+
+    def open_folder(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "open_folder", open_folder)
+        result = call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
+    assert (result.code, result.out) == (130, f"{run}\n")
+    assert not (run / "checkpoint").exists()
+    assert call("eval", run).code == 2  # there is no model yet
+    assert call("resume", run).code == 0
+    assert differences(alone, run) == []
+
+
+def test_lines_after_the_checkpoint_are_cut_back(tmp_path, monkeypatch):
+    """What a killed process wrote after its last checkpoint is written again, once."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        Interrupted(patch, 5)
+        call("train", "CartPole-v1", "--steps", 512, "--eval-every", 100, "--out", run, *TINY)
+    for name in ("episodes.csv", "updates.csv", "evaluations.csv"):
+        with open(run / name, "a") as file:
+            file.write("99999,torn li")
+    (event,) = (run / "tb").iterdir()
+    with open(event, "ab") as file:
+        file.write(b"torn")
+    (run / "tb" / "events.out.tfevents.9.host.1").write_bytes(b"of the killed process")
+    assert call("resume", run).code == 0
+    assert call("train", "CartPole-v1", "--steps", 512, "--eval-every", 100, "--out", tmp_path / "b", *TINY).code == 0
+    assert differences(tmp_path / "b", run) == []
+
+
+# Totals ---------------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_a_finished_run_changes_no_result(alone, tmp_path):
+    import shutil
+
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    before = tree(run)
+    result = call("resume", run)
+    assert (result.code, result.out) == (0, f"{run}\n")
+    assert "finished at step 512" in result.err
+    after = tree(run)
+    assert before.pop("report.html")
+    assert after.pop("report.html")
+    assert after == before
+    return run
+
+
+def test_a_larger_total_is_the_new_horizon(alone, tmp_path):
+    import shutil
+
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    result = call("resume", run, "--steps", "6e2")
+    assert result.code == 0
+    (line,) = [line for line in result.err.splitlines() if "horizon" in line]
+    assert "600" in line
+    config = json.loads((run / "config.json").read_text())
+    assert config["steps"] == 600
+    (entry,) = config["resumes"]
+    assert (entry["at_step"], entry["steps"]) == (512, 600)
+    assert entry["versions"] == config["versions"]
+    lines = updates(run)
+    assert [line["step"] for line in lines] == ["512", "608"]
+    # The last of 19 iterations starts at 576 of 600 steps: 4 % of the rate is left; the mean is over 512, 544, 576.
+    rates = [3e-4 * (1 - step / 600) for step in (512, 544, 576)]
+    assert float(lines[1]["learning_rate"]) == pytest.approx(np.mean(rates), rel=1e-6)
+    assert "finished" in call("resume", run).err
+
+
+def test_a_total_below_what_is_reached_is_refused(alone, tmp_path):
+    import shutil
+
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    before = tree(run)
+    line = complaint(call("resume", run, "--steps", 300))
+    assert "300" in line
+    assert "512" in line
+    assert tree(run) == before
+
+
+def test_a_total_lowered_to_what_is_reached_ends_the_run(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        Interrupted(patch, 3)
+        call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
+    assert call("resume", run, "--steps", 96).code == 0
+    assert [line["step"] for line in updates(run)] == ["96"]
+
+
+def test_a_resume_under_other_versions_goes_on_and_is_noted(alone, tmp_path):
+    import shutil
+
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    config = json.loads((run / "config.json").read_text())
+    config["versions"]["jax"] = "0.0.1"
+    (run / "config.json").write_text(json.dumps(config))
+    result = call("resume", run, "--steps", 600)
+    assert result.code == 0
+    assert "other versions" in result.err
+    (entry,) = json.loads((run / "config.json").read_text())["resumes"]
+    assert entry["versions"]["jax"] != "0.0.1"
+
+
+def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_path, monkeypatch):
+    words = ("train", "CartPole-v1", "--steps", 512, "--eval-every", 64, *TINY, "eval_episodes=2")
+    assert call(*words, "--out", tmp_path / "alone").code == 0
+    with monkeypatch.context() as patch:
+        Interrupted(patch, 7)
+        call(*words, "--out", tmp_path / "run")
+    assert call("resume", tmp_path / "run").code == 0
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert (tmp_path / "run" / "evaluations.csv").read_text().count("\n") == 1 + 2 * 8
+
+
+# Environments that resist -----------------------------------------------------------------------------------------------
+
+
+class Opaque(gym.Env):
+    """Its state is behind an object that cannot be captured; a seeded reset and the same actions bring it back."""
+
+    observation_space = gym.spaces.Box(-10, 10, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.position = np.zeros(2, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.rolls = iter(self.np_random.normal(size=1000).tolist())  # a C object without readable state
+        self.position = np.full(2, next(self.rolls), np.float32)
+        return self.position.copy(), {}
+
+    def step(self, action):
+        self.position = (0.9 * self.position + np.float32([next(self.rolls), 2 * action - 1])).astype(np.float32)
+        return self.position.copy(), float(self.position[1]), bool(next(self.rolls) > 1.5), False, {}
+
+
+class Unrepeatable(Opaque):
+    """Nor does the same seed bring it back."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=secrets.randbits(32))
+
+
+def train_in_two(env, tmp_path, monkeypatch, number=signal.SIGTERM):
+    agent = P3O(env, seed=1, **TINY_SETTINGS)
+    agent.learn(512, run_dir=tmp_path / "alone")
+    agent = P3O(env, seed=1, **TINY_SETTINGS)
+    agent.learn(512, run_dir=tmp_path / "run", callback=lambda status: status.step < 160)
+    del agent  # and with it the lock
+    agent = P3O.resume(tmp_path / "run", env=env)
+    assert agent.num_timesteps == 160
+    return agent.learn()
+
+
+def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, monkeypatch, capsys):
+    agent = train_in_two(Opaque, tmp_path, monkeypatch)
+    assert agent.num_timesteps == 512
+    stored = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert {one["kind"] for one in stored["state"]["trainer"]["environments"]["envs"]} == {"rebuild"}
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert "afresh" not in capsys.readouterr().err
+
+
+def test_an_environment_that_cannot_be_brought_back_says_so_once(tmp_path, monkeypatch, capsys):
+    agent = train_in_two(Unrepeatable, tmp_path, monkeypatch)
+    assert agent.num_timesteps == 512
+    assert capsys.readouterr().err.count("start afresh") == 1
+    lengths = [int(row[3]) for row in episodes(tmp_path / "run")[1:]]
+    assert all(length >= 1 for length in lengths)
+    assert sum(lengths) <= 512
+
+
+def test_a_run_made_in_python_needs_its_environment(tmp_path):
+    P3O(Opaque, **TINY_SETTINGS).learn(32, run_dir=tmp_path / "run")
+    before = tree(tmp_path / "run")
+    for words in (("resume",), ("eval",), ("video",)):
+        assert "made in Python" in complaint(call(*words, tmp_path / "run"))
+    assert tree(tmp_path / "run") == before
+    with pytest.raises(UserError, match="spaces"):
+        P3O.resume(tmp_path / "run", env="CartPole-v1")
+    assert P3O.resume(tmp_path / "run", env=Opaque).learn(32).num_timesteps == 64
