@@ -4,11 +4,6 @@ import jax
 import pytest
 
 
-def pytest_configure(config):
-    # optax 0.2.8 wants optax.tree.norm instead; to go once src/p3o/algorithms calls that
-    config.addinivalue_line("filterwarnings", "ignore:optax.global_norm is deprecated:DeprecationWarning")
-
-
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
 

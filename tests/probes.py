@@ -6,7 +6,7 @@ policy gradient, and all of them together. Every one comes with two discrete act
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -32,8 +32,8 @@ def sign(action: Any) -> float:
 class Probe(gym.Env):
     """Episodes of one step (two in `TwoSteps`); observations are one number, rewards lie in [−1, 1]."""
 
-    values: dict[float, float] = {}  # of each observation, under the best policy
-    best: dict[float, float] = {}  # the best action's sign at each observation, where it matters
+    values: ClassVar[dict[float, float]] = {}  # of each observation, under the best policy
+    best: ClassVar[dict[float, float]] = {}  # the best action's sign at each observation, where it matters
 
     def __init__(self, actions: str):
         self.observation_space = spaces.Box(-1, 1, (1,))
@@ -63,13 +63,13 @@ class Probe(gym.Env):
 class Constant(Probe):
     """One observation, one step, reward 1: the value is 1."""
 
-    values = {0.0: 1.0}
+    values: ClassVar = {0.0: 1.0}
 
 
 class ObservationDependent(Probe):
     """The reward is the observation, −1 or 1."""
 
-    values = {-1.0: -1.0, 1.0: 1.0}
+    values: ClassVar = {-1.0: -1.0, 1.0: 1.0}
 
     def first(self):
         return float(self.np_random.choice([-1.0, 1.0]))
@@ -81,7 +81,7 @@ class ObservationDependent(Probe):
 class TwoSteps(Probe):
     """Observation −1, then 1, and a reward of 1 at the end: the values are γ and 1."""
 
-    values = {-1.0: GAMMA, 1.0: 1.0}
+    values: ClassVar = {-1.0: GAMMA, 1.0: 1.0}
 
     def first(self):
         return -1.0
@@ -96,8 +96,8 @@ class TwoSteps(Probe):
 class ActionDependent(Probe):
     """The reward is the action's sign."""
 
-    values = {0.0: 1.0}
-    best = {0.0: 1.0}
+    values: ClassVar = {0.0: 1.0}
+    best: ClassVar = {0.0: 1.0}
 
     def reward(self, action):
         return action
@@ -106,8 +106,8 @@ class ActionDependent(Probe):
 class Both(Probe):
     """The reward is 1 where the action's sign is the observation's, else −1."""
 
-    values = {-1.0: 1.0, 1.0: 1.0}
-    best = {-1.0: -1.0, 1.0: 1.0}
+    values: ClassVar = {-1.0: 1.0, 1.0: 1.0}
+    best: ClassVar = {-1.0: -1.0, 1.0: 1.0}
 
     def first(self):
         return float(self.np_random.choice([-1.0, 1.0]))
@@ -160,7 +160,8 @@ def make_trainer(algo: str, make_env: Any, seed: int = 0, **overrides: Any) -> T
     return Trainer(ALGORITHMS[algo], config, env, specs, seed)
 
 
-_compiled: dict[tuple[str, str], Any] = {}
+# Updates by algorithm and actions: probes, and environments like them, differ in nothing that is compiled.
+compiled: dict[tuple[str, str], Any] = {}
 
 
 class Outcome(NamedTuple):
@@ -173,14 +174,14 @@ class Outcome(NamedTuple):
 def learn(algo: str, probe: str, actions: str, iterations: int) -> Outcome:
     """Train on a probe and read the value and the preferred action at each of its observations."""
     trainer = make_trainer(algo, functools.partial(PROBES[probe], actions))
-    trainer._update = _compiled.get((algo, actions))  # the probes differ in nothing that is compiled
+    trainer._update = compiled.get((algo, actions))
     for _ in range(iterations):
         trainer.iterate(schedule_steps=1_000_000)
-    _compiled[algo, actions] = trainer._update
+    compiled[algo, actions] = trainer._update
     seen = sorted(PROBES[probe].values)
     observation = Observation(np.array(seen, np.float32)[:, None], ())
     policy = trainer.actor(observation)
-    values = VALUES.get(algo, values_of_network)(trainer, observation)
+    values: ClassVar = VALUES.get(algo, values_of_network)(trainer, observation)
     return Outcome(
         dict(zip(seen, np.asarray(values).tolist(), strict=True)),
         dict(zip(seen, [sign(action) for action in policy.mode()], strict=True)),
@@ -192,7 +193,7 @@ def values_of_network(trainer: Trainer, observation: Observation) -> np.ndarray:
     params: Any = trainer.actor._params
     num_values = params["value_head"]["bias"].size
     network = make_network(trainer.specs.observation, trainer.specs.action, trainer.config, num_values)
-    values = network.value(params, observation)
+    values: ClassVar = network.value(params, observation)
     if num_values > 1:
         policy: Any = network.policy(params, observation)
         values = (policy.probs() * values).sum(-1)

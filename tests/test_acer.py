@@ -120,8 +120,10 @@ def test_a_tight_trust_region_changes_only_the_policy():
     config, network, batch, params = batch_and_network(trust_region=0.0, shared_trunk=False)
     free = make_config(acer.ACERConfig, {"num_envs": 2, "num_steps": 5, "hidden_sizes": "8", "shared_trunk": False})
 
-    # With π̄ = π, k is constant over actions and the softmax takes no notice: the average must differ.
-    average = jax.tree.map(lambda leaf: -leaf, params)
+    # With π̄ = π, k is constant over actions and the softmax takes no notice: the average must differ. And k·g is
+    # positive, so that the bound can bind, only where advantages are negative.
+    batch = batch._replace(reward=batch.reward - 5.0)
+    average = jax.tree.map(jnp.zeros_like, params)  # the uniform policy
 
     def gradient(c):
         return jax.grad(lambda p: acer.acer_loss(network, c, average, p, batch)[0])(params)

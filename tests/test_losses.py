@@ -181,14 +181,21 @@ def test_no_gradient_passes_through_lambda_and_c():
 
 # The losses of the whole algorithm on a small network.
 
+ACTIONS = {"gaussian": spaces.Box(-1, 1, (2,)), "categorical": spaces.Discrete(3)}
 
-def small_batch(action_space, seed=0, is_fresh=True, **settings):
+
+@functools.cache  # one object for equal settings, so that it is compiled once
+def network_of(kind, config):
+    specs = Specs(observation_spec(spaces.Box(-1, 1, (4,))), action_spec(ACTIONS[kind]))
+    return specs, make_network(specs.observation, specs.action, config)
+
+
+def small_batch(kind, seed=0, is_fresh=True, **settings):
     """A network and a rollout of it: five steps of three environments with ends of both kinds and a masked row."""
     rng = np.random.default_rng(seed)
     base = {"num_envs": 3, "num_steps": 5, "hidden_sizes": (8,), "policy_head_gain": 1.0, "gamma": 0.9}
     config = make_config(P3OConfig, base, settings)
-    specs = Specs(observation_spec(spaces.Box(-1, 1, (4,))), action_spec(action_space))
-    network = make_network(specs.observation, specs.action, config)
+    specs, network = network_of(kind, config)
     params = network.init(rng)
     batch = example_trajectory(config, specs)
     observation = Observation(rng.standard_normal((6, 3, 4)).astype(np.float32), ())
@@ -223,14 +230,12 @@ def gradients(network, config, params, batch):
     )
 
 
-ACTIONS = {"gaussian": spaces.Box(-1, 1, (2,)), "categorical": spaces.Discrete(3)}
-
-
-@pytest.mark.parametrize("time_limit", ["bootstrap", "terminal"])
-@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize(
+    ("kind", "time_limit"), [("gaussian", "bootstrap"), ("gaussian", "terminal"), ("categorical", "bootstrap")]
+)
 def test_off_policy_gradient_on_fresh_data_is_the_on_policy_gradient(kind, time_limit):
     # β = π, so ρ = 1, ESS = 1, c = 1, λ = 0; the entropy bonus is off.
-    network, config, params, batch = small_batch(ACTIONS[kind], time_limit=time_limit)
+    network, config, params, batch = small_batch(kind, time_limit=time_limit)
     (on, _), (off, aux) = gradients(network, config, params, batch)
     assert float(aux["ess"]) == pytest.approx(1, abs=1e-5)
     assert jax.tree.structure(on) == jax.tree.structure(off)
@@ -241,7 +246,7 @@ def test_off_policy_gradient_on_fresh_data_is_the_on_policy_gradient(kind, time_
 
 
 def test_stale_data_gives_another_gradient():
-    network, config, params, batch = small_batch(ACTIONS["categorical"], is_fresh=False)
+    network, config, params, batch = small_batch("categorical", is_fresh=False)
     (on, _), (off, aux) = gradients(network, config, params, batch)
     assert 1 / 14 < float(aux["ess"]) < 0.99
     assert np.abs(on["policy_head"]["weight"] - off["policy_head"]["weight"]).max() > 1e-3
@@ -250,7 +255,7 @@ def test_stale_data_gives_another_gradient():
 
 
 def test_masked_rows_have_no_say():
-    network, config, params, batch = small_batch(ACTIONS["categorical"], is_fresh=False)
+    network, config, params, batch = small_batch("categorical", is_fresh=False)
     _, reference = gradients(network, config, params, batch)
     # Row (3, 2) is masked: its action and behaviour may be anything. (Its reward is of no decision either, but it is
     # part of earlier advantages unless the row before ended an episode, as every masked row's does.)
@@ -264,28 +269,28 @@ def test_masked_rows_have_no_say():
     assert float(changed[1]["ess"]) != float(reference[1]["ess"])
 
 
-def test_entropy_bonus_is_in_the_on_policy_loss_and_only_by_setting_in_the_replayed_one():
-    network, config, params, batch = small_batch(ACTIONS["categorical"], entropy_coef=0.0)
+def test_weights_of_the_value_loss_and_of_the_entropy_bonus():
+    """The bonus is in the on-policy loss, and only by a setting in the replayed one."""
+    network, config, params, batch = small_batch("categorical", entropy_coef=0.0)
     bonus = dataclasses.replace(config, entropy_coef=0.1)
     both = dataclasses.replace(bonus, off_policy_entropy=True)
+    more_value = dataclasses.replace(config, value_coef=2.0)
 
     @jax.jit
     def values(params, batch):
-        on = [on_policy_loss(network, c, params, batch) for c in (config, bonus)]
+        on = [on_policy_loss(network, c, params, batch) for c in (config, bonus, more_value)]
         off = [replayed_loss(network, c, params, batch)[0] for c in (config, bonus, both)]
-        return *(loss for loss, _ in on), *off, on[0][1]["entropy"]
+        return *(loss for loss, _ in on), *off, on[0][1]["entropy"], on[0][1]["value_loss"]
 
-    on, on_bonus, off, off_bonus, off_both, entropy = map(float, values(params, batch))
+    on, on_bonus, on_value, off, off_bonus, off_both, entropy, value_loss = map(float, values(params, batch))
+    assert on_value - on == pytest.approx((2.0 - config.value_coef) * value_loss, rel=1e-4)
     assert on - on_bonus == pytest.approx(0.1 * entropy, rel=1e-4)
     assert off == off_bonus
     assert off - off_both == pytest.approx(0.1 * entropy, rel=1e-4)
 
 
-def test_value_coefficient_and_loss_by_hand():
+def test_value_loss_by_hand():
     # mean[(R − V)²] = ((1 − 0)² + (2 − 4)²) / 2 = 2.5, without a half of its own; the target is constant.
     value, target = jnp.array([0.0, 4.0]), jnp.array([1.0, 2.0])
     assert float(losses.value_loss(value, target, ONES(2))) == 2.5
     np.testing.assert_allclose(jax.grad(losses.value_loss, argnums=(0, 1))(value, target, ONES(2)), ([-1, 2], [0, 0]))
-    network, config, params, batch = small_batch(ACTIONS["categorical"], value_coef=0.0)
-    (gradient, _), _ = gradients(network, config, params, batch)
-    np.testing.assert_array_equal(gradient["value_head"]["weight"], 0)

@@ -71,29 +71,30 @@ def test_a_network_by_hand():
 
 
 @pytest.mark.parametrize(
-    "space",
+    ("space", "is_shared"),
     [
-        image(36, 40, 3),
-        image(3, 36, 40),
-        image(36, 36),
-        spaces.Dict(camera=image(36, 36, 3), x=spaces.Box(-1, 1, (2,))),
-        spaces.Dict(front=image(36, 36, 3), back=image(2, 40, 40)),
+        (image(36, 40, 3), True),
+        (image(3, 36, 40), False),
+        (image(36, 36), True),
+        (spaces.Dict(camera=image(36, 36, 3), x=spaces.Box(-1, 1, (2,))), True),
+        (spaces.Dict(front=image(36, 36, 3), back=image(2, 40, 40)), False),
     ],
     ids=["last", "first", "grey", "image and vector", "two images"],
 )
-@pytest.mark.parametrize("is_shared", [True, False])
 def test_shapes_with_images(space, is_shared):
     network, (spec, _) = build(space, shared_trunk=is_shared)
     params = network.init(np.random.default_rng(0))
-    policy, value = jax.jit(network.policy_and_value)(params, observations(spec, 3, 2))
+
+    @jax.jit
+    def evaluate(params, seen):
+        gradient = jax.grad(lambda p: jnp.sum(network.policy(p, seen).logits[..., 0]))(params)
+        return *network.policy_and_value(params, seen), network.policy(params, seen), gradient
+
+    policy, value, alone, weights = evaluate(params, observations(spec, 3, 2))
     assert policy.logits.shape == (3, 2, 4)
     assert value.shape == (3, 2)
-    alone = jax.jit(network.policy)(params, observations(spec, 3, 2))
     np.testing.assert_allclose(alone.logits, policy.logits, atol=1e-5)
     # Every image and the vector count.
-    weights = jax.jit(jax.grad(lambda p, seen: jnp.sum(network.policy(p, seen).logits[..., 0])))(
-        params, observations(spec, 2)
-    )
     trunk = weights["trunk" if is_shared else "policy"]
     for part in (*trunk["images"], *trunk["vector"]):
         assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(part))

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def test_gradients_are_clipped_by_their_global_norm_first(optimizer):
     )
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adam_tf", "rmsprop", "rmsprop_tf"])
+def test_the_state_can_be_donated(optimizer):
+    """Two moments that are one buffer would be given away twice."""
+    state = optimizers.make_optimizer(make_config(Config, {"optimizer": optimizer})).init({"x": jnp.zeros(2)})
+    jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(state)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
 def test_the_norm_is_over_all_arrays_together():
     optimizer = optimizers.make_optimizer(make_config(Config, {"max_grad_norm": 1.0, "optimizer": "rmsprop"}))
     params = {"a": jnp.zeros(1), "b": jnp.zeros((1, 1))}
@@ -93,6 +102,21 @@ def test_decay_by_iteration_by_hand():
     assert paper(23436 * 128, 3_000_000) == pytest.approx(3e-4 / 23438)
 
 
-def test_constant_schedule():
-    rate = optimizers.decay_by_iteration(make_config(Config, {"learning_rate": 0.1, "lr_schedule": "constant"}))
+def test_decay_by_step_by_hand():
+    # 128 steps an iteration: the last of the first is step 127 of 1000, counted from 0.
+    config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 1.0})
+    rate = optimizers.decay_by_step(config)
+    assert [rate(step, 1000) for step in (0, 128, 1024)] == pytest.approx([1 - 0.127, 1 - 0.255, 0.0])
+
+
+def test_decay_from_one_by_hand():
+    # 1000 // 128 = 7 iterations: 1, 6/7, …, 1/7.
+    config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 1.0})
+    rate = optimizers.decay_from_one(config)
+    assert [rate(step, 1000) for step in (0, 128, 6 * 128, 7 * 128)] == pytest.approx([1, 6 / 7, 1 / 7, 0])
+
+
+@pytest.mark.parametrize("decay", [optimizers.decay_by_iteration, optimizers.decay_by_step, optimizers.decay_from_one])
+def test_constant_schedule(decay):
+    rate = decay(make_config(Config, {"learning_rate": 0.1, "lr_schedule": "constant"}))
     assert rate(0, 1000) == rate(10**9, 1000) == 0.1

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -16,10 +17,12 @@ import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
 
-from p3o import P3O
+from p3o import P3O, session
 from p3o.errors import UserError
+from p3o.train import Trainer
 
 LONG = ("--set", "num_envs=2", "num_steps=32", "hidden_sizes=8", "replay_size=500", "burn_in=64", "replay_samples=4")
+HORIZON = "schedule_steps=1e7"  # of the learning rate, whatever the total
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Hopper-v5"])
@@ -27,10 +30,10 @@ def test_killed_at_random_moments(env, tmp_path):
     if env == "Hopper-v5":
         pytest.importorskip("mujoco")
     # A checkpoint every iteration, so that many kills fall into the writing of one.
-    arguments = [env, "--steps", "4000", "--eval-every", "1500", *LONG, "eval_episodes=1", "checkpoint_every=1"]
+    arguments = [env, "--steps", "3000", "--eval-every", "1000", *LONG, "eval_episodes=1", "checkpoint_every=1"]
     run_to_end(tmp_path / "alone", arguments)
     rng = random.Random(env)
-    done = run_with_kills(tmp_path / "killed", arguments, 4, 3.0, rng)
+    done = run_with_kills(tmp_path / "killed", arguments, 3, 3.0, rng)
     assert done >= 1
     assert differences(tmp_path / "alone", tmp_path / "killed") == []
 
@@ -53,10 +56,10 @@ def alone(tmp_path_factory):
     return path
 
 
-def stopped_by(number, path, seconds=None, steps="1e7", twice=False):
+def stopped_by(number, path, *settings, seconds=None, steps="1e7", twice=False):
     """Start a long run and send it a signal, after so many seconds or once it has trained for a moment."""
     process = subprocess.Popen(
-        command("train", "CartPole-v1", "--steps", steps, "--out", path, *TINY),
+        command("train", "CartPole-v1", "--steps", steps, "--out", path, *TINY, *settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -65,7 +68,7 @@ def stopped_by(number, path, seconds=None, steps="1e7", twice=False):
         deadline = time.monotonic() + 60
         while not (path / "episodes.csv").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        seconds = 0.5
+        seconds = 0.2
     time.sleep(seconds)
     process.send_signal(number)
     if twice:
@@ -77,27 +80,23 @@ def stopped_by(number, path, seconds=None, steps="1e7", twice=False):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_at_a_whole_iteration_and_says_how_to_go_on(number, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found, out, err = stopped_by(number, Path("run"))
+    found, out, err = stopped_by(number, Path("run"), HORIZON)
     assert (found, out) == (code, "run\n")
     assert err.splitlines()[-1].endswith("go on with: p3o resume run")
     assert "Traceback" not in err
     reached = json.loads(Path("run/checkpoint/checkpoint.json").read_text())["step"]
     assert reached > 0
     assert json.loads(Path("run/model/model.json").read_text())["step"] == reached
-    # On to a total a little further, next to a run that was never stopped, on the same schedule.
-    total = reached + 500
-    settings = (*TINY, "lr_schedule=constant")
-    config = json.loads(Path("run/config.json").read_text())
-    assert config["steps"] == 10**7
-    assert call("train", "CartPole-v1", "--steps", reached, "--out", "other", *settings).code == 0
-    assert call("resume", "run", "--steps", total).code == 0
-    assert episodes(Path("run"))[:20] == episodes(Path("other"))[:20]
+    # On to a nearer total, next to a run of that total that was never stopped.
+    assert call("resume", "run", "--steps", reached + 500).code == 0
+    assert call("train", "CartPole-v1", "--steps", reached + 500, "--out", "alone", *TINY, HORIZON).code == 0
+    assert differences(Path("alone"), Path("run")) == []
 
 
-@pytest.mark.parametrize("seconds", [0.9, 1.3, 1.7])
+@pytest.mark.parametrize("seconds", [0.9, 1.5])
 def test_a_signal_during_start_up_is_no_traceback_and_resumes(seconds, tmp_path, alone):
     run = tmp_path / "run"
-    code, out, err = stopped_by(signal.SIGTERM, run, seconds, steps=512)
+    code, out, err = stopped_by(signal.SIGTERM, run, seconds=seconds, steps=512)
     assert "Traceback" not in err
     assert code in (0, 143, -signal.SIGTERM), err
     if (run / "config.json").exists():
@@ -114,31 +113,29 @@ def test_a_second_interrupt_stops_at_once(tmp_path):
     assert code == 130
     assert "Traceback" not in err
     assert "resume" in err.splitlines()[-1]
-    assert call("resume", run, "--steps", 10**5).code == 0
+    index = run / "checkpoint" / "checkpoint.json"  # there only if the first one had its way before the second came
+    reached = json.loads(index.read_text())["step"] if index.exists() else 0
+    assert call("resume", run, "--steps", reached + 64).code == 0
 
 
-class Interrupted:
-    """Lets an iteration end and then delivers a signal to this process, as if it had come during it."""
+def interrupt(monkeypatch, after):
+    """SIGTERM to this process during so many-th an iteration."""
+    real, done = Trainer.iterate, count(1)
 
-    def __init__(self, monkeypatch, after, number=signal.SIGTERM):
-        from p3o.train import Trainer
+    def iterate(trainer, schedule_steps):
+        result = real(trainer, schedule_steps)
+        if next(done) == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
 
-        real, done = Trainer.iterate, count(1)
-
-        def iterate(trainer, schedule_steps):
-            result = real(trainer, schedule_steps)
-            if next(done) == after:
-                os.kill(os.getpid(), number)
-            return result
-
-        monkeypatch.setattr(Trainer, "iterate", iterate)
+    monkeypatch.setattr(Trainer, "iterate", iterate)
 
 
 @pytest.mark.parametrize("after", [1, 5, 15])
 def test_stopped_after_an_iteration_and_resumed_is_equal(after, alone, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        Interrupted(patch, after)
+        interrupt(patch, after)
         result = call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
     assert result.code == 143
     assert f"stopped at step {32 * after}" in result.err
@@ -149,8 +146,6 @@ def test_stopped_after_an_iteration_and_resumed_is_equal(after, alone, tmp_path,
 
 
 def test_a_signal_before_the_first_iteration_resumes_from_the_start(alone, tmp_path, monkeypatch):
-    from p3o import session
-
     real = session.open_folder
 
     def open_folder(*arguments):
@@ -172,7 +167,7 @@ def test_lines_after_the_checkpoint_are_cut_back(tmp_path, monkeypatch):
     """What a killed process wrote after its last checkpoint is written again, once."""
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        Interrupted(patch, 5)
+        interrupt(patch, 5)
         call("train", "CartPole-v1", "--steps", 512, "--eval-every", 100, "--out", run, *TINY)
     for name in ("episodes.csv", "updates.csv", "evaluations.csv"):
         with open(run / name, "a") as file:
@@ -190,8 +185,6 @@ def test_lines_after_the_checkpoint_are_cut_back(tmp_path, monkeypatch):
 
 
 def test_resuming_a_finished_run_changes_no_result(alone, tmp_path):
-    import shutil
-
     run = Path(shutil.copytree(alone, tmp_path / "run"))
     before = tree(run)
     result = call("resume", run)
@@ -201,12 +194,9 @@ def test_resuming_a_finished_run_changes_no_result(alone, tmp_path):
     assert before.pop("report.html")
     assert after.pop("report.html")
     assert after == before
-    return run
 
 
 def test_a_larger_total_is_the_new_horizon(alone, tmp_path):
-    import shutil
-
     run = Path(shutil.copytree(alone, tmp_path / "run"))
     result = call("resume", run, "--steps", "6e2")
     assert result.code == 0
@@ -219,15 +209,12 @@ def test_a_larger_total_is_the_new_horizon(alone, tmp_path):
     assert entry["versions"] == config["versions"]
     lines = updates(run)
     assert [line["step"] for line in lines] == ["512", "608"]
-    # The last of 19 iterations starts at 576 of 600 steps: 4 % of the rate is left; the mean is over 512, 544, 576.
-    rates = [3e-4 * (1 - step / 600) for step in (512, 544, 576)]
-    assert float(lines[1]["learning_rate"]) == pytest.approx(np.mean(rates), rel=1e-6)
+    rates = [float(line["learning_rate"]) for line in lines]
+    assert 0 < rates[1] < 0.2 * rates[0]  # past the old horizon it would be 0
     assert "finished" in call("resume", run).err
 
 
 def test_a_total_below_what_is_reached_is_refused(alone, tmp_path):
-    import shutil
-
     run = Path(shutil.copytree(alone, tmp_path / "run"))
     before = tree(run)
     line = complaint(call("resume", run, "--steps", 300))
@@ -239,15 +226,13 @@ def test_a_total_below_what_is_reached_is_refused(alone, tmp_path):
 def test_a_total_lowered_to_what_is_reached_ends_the_run(tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        Interrupted(patch, 3)
+        interrupt(patch, 3)
         call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
     assert call("resume", run, "--steps", 96).code == 0
     assert [line["step"] for line in updates(run)] == ["96"]
 
 
 def test_a_resume_under_other_versions_goes_on_and_is_noted(alone, tmp_path):
-    import shutil
-
     run = Path(shutil.copytree(alone, tmp_path / "run"))
     config = json.loads((run / "config.json").read_text())
     config["versions"]["jax"] = "0.0.1"
@@ -263,14 +248,14 @@ def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_pat
     words = ("train", "CartPole-v1", "--steps", 512, "--eval-every", 64, *TINY, "eval_episodes=2")
     assert call(*words, "--out", tmp_path / "alone").code == 0
     with monkeypatch.context() as patch:
-        Interrupted(patch, 7)
+        interrupt(patch, 7)
         call(*words, "--out", tmp_path / "run")
     assert call("resume", tmp_path / "run").code == 0
     assert differences(tmp_path / "alone", tmp_path / "run") == []
     assert (tmp_path / "run" / "evaluations.csv").read_text().count("\n") == 1 + 2 * 8
 
 
-# Environments that resist -----------------------------------------------------------------------------------------------
+# Environments that resist ---------------------------------------------------------------------------------------------
 
 
 class Opaque(gym.Env):
@@ -300,7 +285,7 @@ class Unrepeatable(Opaque):
         return super().reset(seed=secrets.randbits(32))
 
 
-def train_in_two(env, tmp_path, monkeypatch, number=signal.SIGTERM):
+def train_in_two(env, tmp_path):
     agent = P3O(env, seed=1, **TINY_SETTINGS)
     agent.learn(512, run_dir=tmp_path / "alone")
     agent = P3O(env, seed=1, **TINY_SETTINGS)
@@ -311,8 +296,8 @@ def train_in_two(env, tmp_path, monkeypatch, number=signal.SIGTERM):
     return agent.learn()
 
 
-def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, monkeypatch, capsys):
-    agent = train_in_two(Opaque, tmp_path, monkeypatch)
+def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, capsys):
+    agent = train_in_two(Opaque, tmp_path)
     assert agent.num_timesteps == 512
     stored = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
     assert {one["kind"] for one in stored["state"]["trainer"]["environments"]["envs"]} == {"rebuild"}
@@ -320,8 +305,8 @@ def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, monkeyp
     assert "afresh" not in capsys.readouterr().err
 
 
-def test_an_environment_that_cannot_be_brought_back_says_so_once(tmp_path, monkeypatch, capsys):
-    agent = train_in_two(Unrepeatable, tmp_path, monkeypatch)
+def test_an_environment_that_cannot_be_brought_back_says_so_once(tmp_path, capsys):
+    agent = train_in_two(Unrepeatable, tmp_path)
     assert agent.num_timesteps == 512
     assert capsys.readouterr().err.count("start afresh") == 1
     lengths = [int(row[3]) for row in episodes(tmp_path / "run")[1:]]

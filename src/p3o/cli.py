@@ -345,9 +345,12 @@ def _first_complaint(text: str, arguments: list[str]) -> str:
 
 def main() -> NoReturn:
     """Entry point: user errors are one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a ± that cannot be written is no reason to fail
     try:
         code = parse(sys.argv[1:]).run()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
     except UserError as error:
         print(f"p3o: {error}", file=sys.stderr)
         code = 2

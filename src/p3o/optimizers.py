@@ -21,8 +21,9 @@ def scale_by_adam_tf(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-5) -> o
     """Adam in TensorFlow's form: √(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), so ε is not bias-corrected."""
 
     def init(params: Params) -> TFAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return TFAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+        # twice: both are donated to the update
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return TFAdamState(jnp.zeros((), jnp.int32), mu, nu)
 
     def update(gradient: Params, state: TFAdamState, params: Params | None = None) -> tuple[Params, TFAdamState]:
         count = state.count + 1

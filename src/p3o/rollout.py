@@ -64,11 +64,13 @@ class Rollout:
         vector = None if raw.vector is None else self.normalizer.observe(raw.vector, is_counted)
         return Observation(vector, tuple(image.copy() for image in raw.images))
 
+    @np.errstate(invalid="ignore", over="ignore")  # what is not finite stops the run with a message of its own
     def collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         """One rollout from global step `step`: the trajectory, the step count after it, finished episodes."""
         buffers, episodes = self.buffers, []
         assert self.observation is not None
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
+        self._clear_finals()
         behaviour_buffers = jax.tree.leaves(buffers.behaviour)
         for t in range(self.config.num_steps):
             policy = act(self.observation)
@@ -92,6 +94,12 @@ class Rollout:
                 episodes += self._finish_episodes(is_end, step)
         _store(buffers.observation, self.config.num_steps, self.observation)
         return buffers, step, episodes
+
+    def _clear_finals(self) -> None:
+        """Those of the last rollout, so that a trajectory depends on none before it: a resumed run has seen none."""
+        if self.buffers.truncated.any():
+            for leaf in jax.tree.leaves(self.buffers.final_observation):
+                leaf[self.buffers.truncated] = 0
 
     def _store_finals(self, t: int, raw: Any) -> None:
         finals = self.buffers.final_observation

@@ -91,7 +91,7 @@ class Session:
             is_current = models.load(self.folder / "model").step == self.trainer.step + self.steps_before
         except UserError:
             is_current = False
-        if is_current and self._line_at[1] == self.trainer.step:
+        if is_current and (self.folder / "model").exists() and self._line_at[1] == self.trainer.step:
             return
         self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
         try:

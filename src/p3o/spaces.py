@@ -246,7 +246,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         return {"type": "MultiDiscrete", **lists, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         # Gymnasium tells 3 from (3,), so both are kept apart
-        return {"type": "MultiBinary", "n": int(space.n) if np.isscalar(space.n) else list(space.shape)}
+        return {"type": "MultiBinary", "n": list(space.shape) if isinstance(space.n, tuple) else int(space.n)}
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):

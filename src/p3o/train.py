@@ -147,7 +147,7 @@ class Trainer:
                 raise RunStopped(f"step {self.step:,}: parameter {jax.tree_util.keystr(path)} is not finite")
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that a bit-equal continuation needs, as plain data and arrays."""
+        """Everything that a bit-equal continuation needs, as plain data and arrays; going on does not change it."""
         observation = self.rollout.observation
         assert observation is not None
         return {
@@ -157,13 +157,13 @@ class Trainer:
             "normalizer": list(self.normalizer.state()),
             "environments": self.env.snapshot(),
             "observation": {"vector": observation.vector, "images": list(observation.images)},
-            "returns": self.rollout.returns,
-            "lengths": self.rollout.lengths,
+            "returns": self.rollout.returns.copy(),
+            "lengths": self.rollout.lengths.copy(),
             "step": self.step,
             "iteration": self.iteration,
             "num_episodes": self.num_episodes,
             "recent": [list(pair) for pair in self.recent],
-            "interval": {"sums": self.interval.sums, "weights": self.interval.weights},
+            "interval": {"sums": dict(self.interval.sums), "weights": dict(self.interval.weights)},
             "seconds": self.seconds,
         }
 
@@ -186,7 +186,7 @@ class Trainer:
             self._adopt_fresh_episodes(fresh)
         self.step, self.iteration, self.num_episodes = tree["step"], tree["iteration"], tree["num_episodes"]
         self.recent = collections.deque(((r, int(n)) for r, n in tree["recent"]), maxlen=WINDOW)
-        self.interval.sums, self.interval.weights = tree["interval"]["sums"], tree["interval"]["weights"]
+        self.interval.sums, self.interval.weights = (dict(tree["interval"][name]) for name in ("sums", "weights"))
         self.seconds = tree["seconds"]
         self._actor_is_stale = True
         return fresh

@@ -1,6 +1,8 @@
 """Films of a trained agent: MuJoCo without a screen through EGL or OSMesa, classic control through pygame."""
 
+import contextlib
 import ctypes.util
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -27,19 +29,39 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
     _choose_headless()
     env = make_env(model.env["id"], model.env["kwargs"], render_mode="rgb_array")
     model.check_spaces(env.observation_space, env.action_space, model.env["id"])
-    out.parent.mkdir(parents=True, exist_ok=True)
     fps = int(env.metadata.get("render_fps") or DEFAULT_FPS)
     unfinished = out.with_name(f".{out.stem}.tmp{out.suffix}")
     try:
-        with quietly(), writer_for(unfinished, fps) as writer:
-            play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
+        with quietly():
+            env.reset(seed=seed)
+            if env.render() is None:  # before anything is written
+                raise UserError("it draws no pictures")
+            _make_parent(out)
+            with writer_for(unfinished, fps) as writer:
+                play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
         os.replace(unfinished, out)
+    except _CannotWrite as error:
+        raise UserError(f"--out {out} cannot be written: {error}") from None
     except Exception as error:
         # Every graphics stack fails in its own way; the user needs one line, not a driver's traceback.
         raise UserError(f"cannot render {model.env['id']}: {_first_line(error)}{_headless_hint()}") from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
         env.close()
+
+
+class _CannotWrite(Exception):
+    """The place for the film, not its pictures, is the trouble."""
+
+
+def _make_parent(out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise _CannotWrite(error.strerror) from None
 
 
 def _video_library() -> Any:

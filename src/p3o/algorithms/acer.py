@@ -257,7 +257,7 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         (_, metrics), gradient = loss(network, config, average, params, batch)
         params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
         average = jax.tree.map(lambda a, p: config.polyak * a + (1 - config.polyak) * p, average, params)
-        return (params, average, opt_state), metrics | {"grad_norm": optax.global_norm(gradient)}
+        return (params, average, opt_state), metrics | {"grad_norm": optax.tree.norm(gradient)}
 
     def replayed_steps(memory: Any, carry: tuple, key: Array, rate: Array) -> tuple:
         """Sums of the metrics of n ~ Poisson steps, each on one trajectory per environment."""

@@ -81,6 +81,6 @@ def make_gradient_step(network: Network, config: Any, optimizer: optax.GradientT
     def gradient_step(loss: Loss, params: Params, opt_state: Any, batch: Trajectory, rate: Array) -> tuple:
         (_, metrics), gradient = jax.value_and_grad(loss, argnums=2, has_aux=True)(network, config, params, batch)
         params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
-        return params, opt_state, metrics | {"grad_norm": optax.global_norm(gradient)}
+        return params, opt_state, metrics | {"grad_norm": optax.tree.norm(gradient)}
 
     return gradient_step

@@ -159,7 +159,7 @@ def make(config: PPOConfig, specs: Specs) -> Algorithm:
             loss = jax.value_and_grad(ppo_loss, argnums=3, has_aux=True)
             (_, metrics), gradient = loss(network, config, epsilon, params, batch)
             params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
-            return (params, opt_state), metrics | {"grad_norm": optax.global_norm(gradient)}
+            return (params, opt_state), metrics | {"grad_norm": optax.tree.norm(gradient)}
 
         epochs = jax.random.split(key, config.num_epochs)
         rows = jax.vmap(lambda epoch: jax.random.permutation(epoch, size))(epochs)

@@ -27,7 +27,9 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
         if module:
             importlib.import_module(module)
         with quietly():
-            return gym.make(name, disable_env_checker=True, render_mode=render_mode, **kwargs)
+            # not every constructor takes a render_mode
+            mode = {} if render_mode is None else {"render_mode": render_mode}
+            return gym.make(name, disable_env_checker=True, **mode, **kwargs)
     except ModuleNotFoundError as error:
         if module and error.name is not None and module.startswith(error.name):
             raise UserError(f"environment {env_id!r}: there is no module {module!r}") from None
@@ -37,7 +39,7 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     except gym.error.Error as error:
         hint = nearest(name, gym.registry)
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, OSError) as error:
         raise UserError(_one_line(env_id, error)) from None
 
 
@@ -256,9 +258,13 @@ class GymnasiumVectorEnv:
             self._seeds = self._seeds.spawn(1)[0]
             self.reset()
             return list(range(self.num_envs))
-        self.env.reset()  # fills the vector environment's own buffers; the members are overwritten next
-        for env, member in zip(self.env.envs, snapshot["members"], strict=True):
-            snapshots.restore(env, member)
+        self.reset()  # fills the vector environment's own buffers; the members are overwritten next
+        try:
+            for env, member in zip(self.env.envs, snapshot["members"], strict=True):
+                snapshots.restore(env, member)
+        except ValueError:  # say, another version of the simulator
+            self.reset()
+            return list(range(self.num_envs))
         self.is_waiting = np.array(snapshot["is_waiting"], bool)
         self.env._autoreset_envs = self.is_waiting.copy()
         for leaf, row in zip(_leaves(self._current), snapshot["observation"], strict=True):
