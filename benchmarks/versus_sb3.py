@@ -2,16 +2,15 @@
 
     python benchmarks/versus_sb3.py run OUT --library p3o --algo ppo --env CartPole-v1 --seed 0
     python benchmarks/versus_sb3.py jobs OUT            # all such commands, one a line
-    python benchmarks/versus_sb3.py report OUT --figure docs/figures/versus-sb3.svg
+    python benchmarks/versus_sb3.py report results/versus-sb3 --figure docs/figures/versus-sb3.svg
 
-`run` writes OUT/ENV/LIBRARY-ALGO/seed-N.csv (step,return of every training episode); `report` prints the table.
+`run` writes OUT/ENV/LIBRARY-ALGO/seed-N.csv.gz (step,return of every training episode); `report` prints the table.
 """
 
 import argparse
-import csv
+import gzip
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def run_sb3(algo: str, env: str, seed: int, steps: int) -> list[tuple[int, float
 
 
 def path_of(out: Path, env: str, library: str, algo: str, seed: int) -> Path:
-    return out / env / f"{library}-{algo}" / f"seed-{seed}.csv"
+    return out / env / f"{library}-{algo}" / f"seed-{seed}.csv.gz"
 
 
 def run(out: Path, library: str, algo: str, env: str, seed: int) -> None:
@@ -92,11 +91,10 @@ def run(out: Path, library: str, algo: str, env: str, seed: int) -> None:
         return
     episodes = (run_ours if library == "p3o" else run_sb3)(algo, env, seed, STEPS[(env, algo)])
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("step", "return"))
-        writer.writerows((step, f"{total:.6g}") for step, total in episodes)
-    os.replace(file.name, path)
+    lines = ["step,return", *(f"{step},{total:.6g}" for step, total in episodes)]
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+    os.replace(unfinished, path)
 
 
 def load(path: Path) -> np.ndarray:

@@ -1,0 +1,112 @@
+"""The learning claims of the README: which runs, their raw episodes in results/learning, and the table made from them.
+
+python benchmarks/learning.py jobs OUT              # the commands, one a line
+python benchmarks/learning.py pack OUT results/learning   # config.json and episodes.csv.gz of each finished run
+python benchmarks/learning.py table results/learning
+"""
+
+import argparse
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from p3o.runs import load_run
+
+
+class Claim(NamedTuple):
+    """A bar that runs have to clear: the mean of the last 100 training episodes, of each seed or over seeds."""
+
+    env: str
+    algo: str
+    steps: int
+    seeds: int
+    bar: float
+    is_each: bool = False
+
+
+CLAIMS = (
+    Claim("CartPole-v1", "p3o", 100_000, 3, 450, is_each=True),
+    Claim("Pendulum-v1", "p3o", 300_000, 3, -250),
+    Claim("Acrobot-v1", "p3o", 150_000, 3, -100),
+    Claim("HalfCheetah-v5", "p3o", 300_000, 3, 2000, is_each=True),
+    Claim("CartPole-v1", "a2c", 200_000, 3, 450, is_each=True),
+    Claim("CartPole-v1", "a2cg", 200_000, 3, 450, is_each=True),
+    Claim("CartPole-v1", "ppo", 200_000, 3, 450, is_each=True),
+    Claim("CartPole-v1", "acer", 200_000, 3, 450, is_each=True),
+    Claim("Pendulum-v1", "ppo", 500_000, 3, -300),
+    Claim("HalfCheetah-v4", "ppo", 1_000_000, 5, 2500),
+    Claim("HalfCheetah-v4", "a2c", 1_000_000, 3, 0),
+    Claim("HalfCheetah-v4", "a2cg", 1_000_000, 3, 0),
+)
+
+
+def folder(root: Path, claim: Claim, seed: int) -> Path:
+    return root / claim.env / f"{claim.algo}-default" / f"seed-{seed}"
+
+
+def jobs(out: Path) -> None:
+    for claim in CLAIMS:
+        for seed in range(claim.seeds):
+            where = folder(out, claim, seed)
+            print(f"p3o train {claim.env} --algo {claim.algo} --steps {claim.steps} --seed {seed} --out {where}")
+
+
+def pack(out: Path, results: Path) -> None:
+    """Keep what the table needs; paths of the machine that ran it are left out."""
+    for source in sorted(out.glob("*/*/seed-*")):
+        if not load_run(source).is_finished:
+            continue
+        target = results / source.relative_to(out)
+        target.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = json.loads((source / "config.json").read_text())
+        command = str(config.get("command"))
+        config["command"] = " ".join(re.sub(r"--out \S+", "", command).split())
+        (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        data = (source / "episodes.csv").read_bytes()
+        (target / "episodes.csv.gz").write_bytes(gzip.compress(data, mtime=0))
+
+
+def score(run: Path) -> tuple[float, int]:
+    """Mean of the last 100 episodes, and how many there are."""
+    with gzip.open(run / "episodes.csv.gz", "rt") as file:
+        returns = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)[:, 2]
+    return float(returns[-100:].mean()), len(returns)
+
+
+def table(results: Path) -> bool:
+    print("| environment | algorithm | steps | bar | seeds: mean of the last 100 episodes | mean | |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    all_met = True
+    for claim in CLAIMS:
+        scores = [score(folder(results, claim, seed))[0] for seed in range(claim.seeds)]
+        mean = float(np.mean(scores))
+        is_met = (min(scores) if claim.is_each else mean) >= claim.bar
+        all_met &= is_met
+        bar = f"{claim.bar:g}, {'each' if claim.is_each else 'mean'}"
+        cells = ", ".join(f"{s:.1f}" for s in scores)
+        met = "met" if is_met else "**missed**"
+        print(f"| {claim.env} | {claim.algo} | {claim.steps:,} | {bar} | {cells} | {mean:.1f} | {met} |")
+    return all_met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("jobs", "pack", "table"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("results", type=Path, nargs="?")
+    options = parser.parse_args()
+    if options.what == "jobs":
+        jobs(options.out)
+    elif options.what == "pack":
+        pack(options.out, options.results)
+    else:
+        sys.exit(not table(options.out))
+
+
+if __name__ == "__main__":
+    main()
