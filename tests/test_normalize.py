@@ -179,3 +179,21 @@ def test_state_and_restore_go_on_alike():
     again.restore(state)
     rng = np.random.default_rng(1)
     np.testing.assert_equal(go_on(again), expected)
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(0, 2**32 - 1),
+    st.floats(0.1, 100.0),
+)
+def test_a_whole_rollout_of_rewards_is_scaled_as_step_by_step(steps, envs, seed, size):
+    rng = np.random.default_rng(seed)
+    plain, fast = (Normalizer(1, envs, 0.9, observation=False, reward=True) for _ in range(2))
+    for _ in range(3):  # the state carries over from rollout to rollout
+        reward = size * (rng.normal(size=(steps, envs)) + 3.0)
+        is_end, is_counted = rng.random((steps, envs)) < 0.2, rng.random((steps, envs)) < 0.8
+        one_by_one = [plain.reward(r, e, c) for r, e, c in zip(reward, is_end, is_counted, strict=True)]
+        np.testing.assert_allclose(fast.rewards(reward, is_end, is_counted), one_by_one, rtol=1e-9)
+        for a, b in zip(plain.state(), fast.state(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

@@ -136,7 +136,20 @@ def make_network(observation: ObservationSpec, action: ActionSpec, config: Confi
         features = _trunk(params["trunk"], observation)
         return read_policy(params, features), read_value(params, features)
 
-    return Network(init, policy, value, policy_and_value)
+    return Network(init, _on_rows(policy), _on_rows(value), _on_rows(policy_and_value))
+
+
+def _on_rows(function: Callable[[Params, Observation], Any]) -> Callable[[Params, Observation], Any]:
+    """Run a network on [T, B, ...] as on [T·B, ...]: with two batch axes XLA's products take a quarter longer."""
+
+    def on_rows(params: Params, observation: Observation) -> Any:
+        batch = observation.images[0].shape[:-3] if observation.images else observation.vector.shape[:-1]  # type: ignore[union-attr]
+        if len(batch) < 2:
+            return function(params, observation)
+        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch) :]), observation)
+        return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), function(params, rows))
+
+    return on_rows
 
 
 def num_parameters(params: Params) -> int:

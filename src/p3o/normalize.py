@@ -21,17 +21,35 @@ class RunningMoments:
         number = batch.shape[0]
         if number == 0:
             return
-        batch_mean = batch.sum(0) / number
-        centred = batch - batch_mean
-        batch_variance = (centred * centred).sum(0) / number
         total = self.count + number
-        delta = batch_mean - self.mean
         share = number / total
+        # ufunc.reduce instead of .sum(): this runs at every step, on arrays so small that calls are what costs
+        batch_mean = np.add.reduce(batch, 0) / number
+        centred = batch - batch_mean
+        delta = batch_mean - self.mean
         self.mean = self.mean + delta * share
         self.variance = (
-            self.variance * (self.count / total) + batch_variance * share + delta * delta * (share * self.count / total)
+            self.variance * (1.0 - share)
+            + np.add.reduce(centred * centred, 0) * (1.0 / total)
+            + delta * delta * (share * (1.0 - share))
         )
         self.count = total
+
+    def update_each(self, batches: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Merge batches [T, N] of scalars one after the other; returns the variance after each [T].
+
+        What Chan's merges come to is the moments of all numbers so far, so running sums give all of them at once.
+        Sums are taken around the mean before, which keeps their digits.
+        """
+        centred = (batches - self.mean) * weight
+        count = self.count + np.cumsum(weight.sum(1))
+        first = np.cumsum(centred.sum(1)) / count
+        second = (self.count * self.variance + np.cumsum((centred * centred).sum(1))) / count
+        variance = second - first * first
+        self.mean = self.mean + first[-1]
+        self.variance = variance[-1]
+        self.count = float(count[-1])
+        return variance
 
 
 class NormalizerState(NamedTuple):
@@ -85,6 +103,25 @@ class Normalizer:
         self.return_moments.update(self.discounted_return if is_counted is None else self.discounted_return[is_counted])
         scaled = reward / np.sqrt(self.return_moments.variance + EPSILON)
         self.discounted_return[is_end] = 0.0
+        return np.minimum(np.maximum(scaled, -CLIP), CLIP)
+
+    def rewards(self, reward: np.ndarray, is_end: np.ndarray, is_counted: np.ndarray) -> np.ndarray:
+        """`reward` for a whole rollout [T, E] at once: nothing that acts waits for it."""
+        if not self.is_reward_on:
+            return reward
+        returns = np.empty_like(reward)
+        for env in range(reward.shape[1]):
+            total = float(self.discounted_return[env])
+            column = []
+            for r, ended in zip(reward[:, env].tolist(), is_end[:, env].tolist(), strict=True):
+                total = total * self.gamma + r
+                column.append(total)
+                if ended:
+                    total = 0.0
+            returns[:, env] = column
+            self.discounted_return[env] = total
+        variance = self.return_moments.update_each(returns, is_counted.astype(np.float64))
+        scaled = reward / np.sqrt(variance + EPSILON)[:, None]
         return np.minimum(np.maximum(scaled, -CLIP), CLIP)
 
     def state(self) -> NormalizerState:

@@ -60,7 +60,7 @@ class Rollout:
         self.observation = self._normalized(self.env.reset())
 
     def _normalized(self, raw: Observation) -> Observation:
-        is_counted = ~self.env.is_waiting if self.env.is_waiting.any() else None
+        is_counted = ~self.env.is_waiting if np.count_nonzero(self.env.is_waiting) else None
         vector = None if raw.vector is None else self.normalizer.observe(raw.vector, is_counted)
         return Observation(vector, tuple(image.copy() for image in raw.images))
 
@@ -72,6 +72,7 @@ class Rollout:
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         self._clear_finals()
         behaviour_buffers = jax.tree.leaves(buffers.behaviour)
+        raw_reward = np.empty((self.config.num_steps, self.config.num_envs))
         for t in range(self.config.num_steps):
             policy = act(self.observation)
             action = policy.sample(noise[t])
@@ -80,19 +81,24 @@ class Rollout:
             for buffer, leaf in zip(behaviour_buffers, jax.tree.leaves(policy), strict=True):
                 buffer[t] = leaf
             raw = self.env.step(self.to_environment(action))
-            is_counted = ~raw.is_masked if raw.is_masked.any() else None
-            step += self.config.num_envs if is_counted is None else int(is_counted.sum())
-            is_end = raw.terminated | raw.truncated
-            buffers.terminated[t], buffers.truncated[t] = raw.terminated, raw.truncated
-            buffers.is_masked[t] = raw.is_masked
-            buffers.reward[t] = self.normalizer.reward(raw.reward, is_end, is_counted)
+            is_counted = ~raw.is_masked
+            step += int(np.count_nonzero(is_counted))
+            raw_reward[t] = raw.reward
+            buffers.terminated[t], buffers.truncated[t], buffers.is_masked[t] = (
+                raw.terminated,
+                raw.truncated,
+                raw.is_masked,
+            )
             self.returns += raw.reward
-            self.lengths += 1 if is_counted is None else is_counted
+            self.lengths += is_counted
             self.observation = self._normalized(raw.observation)
-            if is_end.any():
+            is_end = raw.terminated | raw.truncated
+            if np.count_nonzero(is_end):
                 self._store_finals(t, raw)
                 episodes += self._finish_episodes(is_end, step)
         _store(buffers.observation, self.config.num_steps, self.observation)
+        is_end = buffers.terminated | buffers.truncated
+        buffers.reward[:] = self.normalizer.rewards(raw_reward, is_end, ~buffers.is_masked)
         return buffers, step, episodes
 
     def _clear_finals(self) -> None:
