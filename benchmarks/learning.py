@@ -3,6 +3,7 @@
 python benchmarks/learning.py jobs OUT              # the commands, one a line
 python benchmarks/learning.py pack OUT results/learning   # config.json and episodes.csv.gz of each finished run
 python benchmarks/learning.py table results/learning
+    python benchmarks/learning.py figures results/learning    # docs/figures/ALGO.svg (needs matplotlib)
 """
 
 import argparse
@@ -15,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p3o.runs import load_run
+from p3o.runs import load_run, window_mean
+
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
 class Claim(NamedTuple):
@@ -71,11 +74,10 @@ def pack(out: Path, results: Path) -> None:
         (target / "episodes.csv.gz").write_bytes(gzip.compress(data, mtime=0))
 
 
-def score(run: Path) -> tuple[float, int]:
-    """Mean of the last 100 episodes, and how many there are."""
-    with gzip.open(run / "episodes.csv.gz", "rt") as file:
-        returns = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)[:, 2]
-    return float(returns[-100:].mean()), len(returns)
+def episodes(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and returns of all episodes."""
+    data = np.loadtxt(run / "episodes.csv.gz", delimiter=",", skiprows=1, ndmin=2)
+    return data[:, 0], data[:, 2]
 
 
 def table(results: Path) -> bool:
@@ -83,7 +85,7 @@ def table(results: Path) -> bool:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     all_met = True
     for claim in CLAIMS:
-        scores = [score(folder(results, claim, seed))[0] for seed in range(claim.seeds)]
+        scores = [float(episodes(folder(results, claim, s))[1][-100:].mean()) for s in range(claim.seeds)]
         mean = float(np.mean(scores))
         is_met = (min(scores) if claim.is_each else mean) >= claim.bar
         all_met &= is_met
@@ -94,9 +96,32 @@ def table(results: Path) -> bool:
     return all_met
 
 
+def figures(results: Path) -> None:
+    """A curve for each algorithm's page: mean of the last 100 episodes, one line a seed."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    for algo in dict.fromkeys(claim.algo for claim in CLAIMS):
+        claims = [claim for claim in CLAIMS if claim.algo == algo]
+        fig, axes = plt.subplots(1, len(claims), figsize=(4.2 * len(claims), 3.2), layout="constrained", squeeze=False)
+        for axis, claim in zip(axes.flat, claims, strict=True):
+            grid = np.linspace(claim.steps / 100, claim.steps, 100)
+            for seed in range(claim.seeds):
+                steps, returns = episodes(folder(results, claim, seed))
+                axis.plot(grid, window_mean(steps, returns, grid), linewidth=1.2, label=f"seed {seed}")
+            axis.set_title(f"{claim.algo.upper()} on {claim.env}")
+            axis.set_xlabel("environment steps")
+            axis.set_ylabel("mean of the last 100 episodes")
+            axis.legend(frameon=False, fontsize=8)
+        fig.savefig(FIGURES / f"{algo}.svg", metadata={"Date": None})
+        plt.close(fig)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("jobs", "pack", "table"))
+    parser.add_argument("what", choices=("jobs", "pack", "table", "figures"))
     parser.add_argument("out", type=Path)
     parser.add_argument("results", type=Path, nargs="?")
     options = parser.parse_args()
@@ -104,6 +129,8 @@ def main() -> None:
         jobs(options.out)
     elif options.what == "pack":
         pack(options.out, options.results)
+    elif options.what == "figures":
+        figures(options.out)
     else:
         sys.exit(not table(options.out))
 

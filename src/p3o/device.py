@@ -1,5 +1,7 @@
 """JAX set up once, before its first computation: threads, compile cache, GPU memory."""
 
+import contextlib
+import ctypes
 import os
 import sys
 import warnings
@@ -26,6 +28,21 @@ def cache_folder() -> Path | None:
     return folder
 
 
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large freed blocks: XLA's temporaries are megabytes, taken anew at each call.
+
+    Mapping and unmapping them costs a P3O iteration some 4 %. Elsewhere than on glibc nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # M_* of malloc.h
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(top_pad, 16 << 20)
+        mallopt(mmap_threshold, 256 << 20)
+
+
 def configure(observation_kind: str, deterministic: bool = False) -> None:
     """Set JAX's defaults for a run; what the user has set already stays.
 
@@ -39,6 +56,8 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
         wanted.append(DETERMINISTIC_FLAG)
     os.environ["XLA_FLAGS"] = " ".join([flags, *wanted]).strip()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if observation_kind == "vector":
+        keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 

@@ -24,15 +24,17 @@ class RunningMoments:
         total = self.count + number
         share = number / total
         # ufunc.reduce instead of .sum(): this runs at every step, on arrays so small that calls are what costs
-        batch_mean = np.add.reduce(batch, 0) / number
-        centred = batch - batch_mean
+        batch_mean = np.add.reduce(batch, 0) * (1.0 / number)
+        variance = self.variance * (1.0 - share)
+        if number > 1:
+            centred = batch - batch_mean
+            centred *= centred
+            variance += np.add.reduce(centred, 0) * (1.0 / total)
         delta = batch_mean - self.mean
         self.mean = self.mean + delta * share
-        self.variance = (
-            self.variance * (1.0 - share)
-            + np.add.reduce(centred * centred, 0) * (1.0 / total)
-            + delta * delta * (share * (1.0 - share))
-        )
+        delta *= delta
+        variance += delta * (share * (1.0 - share))
+        self.variance = variance
         self.count = total
 
     def update_each(self, batches: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -67,12 +67,12 @@ class Rollout:
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite stops the run with a message of its own
     def collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         """One rollout from global step `step`: the trajectory, the step count after it, finished episodes."""
-        buffers, episodes = self.buffers, []
+        buffers = self.buffers
         assert self.observation is not None
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         self._clear_finals()
         behaviour_buffers = jax.tree.leaves(buffers.behaviour)
-        raw_reward = np.empty((self.config.num_steps, self.config.num_envs))
+        reward = np.empty((self.config.num_steps, self.config.num_envs))
         for t in range(self.config.num_steps):
             policy = act(self.observation)
             action = policy.sample(noise[t])
@@ -81,25 +81,19 @@ class Rollout:
             for buffer, leaf in zip(behaviour_buffers, jax.tree.leaves(policy), strict=True):
                 buffer[t] = leaf
             raw = self.env.step(self.to_environment(action))
-            is_counted = ~raw.is_masked
-            step += int(np.count_nonzero(is_counted))
-            raw_reward[t] = raw.reward
-            buffers.terminated[t], buffers.truncated[t], buffers.is_masked[t] = (
-                raw.terminated,
-                raw.truncated,
-                raw.is_masked,
-            )
-            self.returns += raw.reward
-            self.lengths += is_counted
+            reward[t] = raw.reward
+            buffers.terminated[t] = raw.terminated
+            buffers.truncated[t] = raw.truncated
+            buffers.is_masked[t] = raw.is_masked
             self.observation = self._normalized(raw.observation)
-            is_end = raw.terminated | raw.truncated
-            if np.count_nonzero(is_end):
+            if np.count_nonzero(raw.truncated):
                 self._store_finals(t, raw)
-                episodes += self._finish_episodes(is_end, step)
         _store(buffers.observation, self.config.num_steps, self.observation)
-        is_end = buffers.terminated | buffers.truncated
-        buffers.reward[:] = self.normalizer.rewards(raw_reward, is_end, ~buffers.is_masked)
-        return buffers, step, episodes
+        # What no action waits for is done once a rollout, not once a step.
+        is_end, is_counted = buffers.terminated | buffers.truncated, ~buffers.is_masked
+        buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
+        steps = step + np.cumsum(is_counted.sum(1))
+        return buffers, int(steps[-1]), self._finish_episodes(reward, is_end, is_counted, steps)
 
     def _clear_finals(self) -> None:
         """Those of the last rollout, so that a trajectory depends on none before it: a resumed run has seen none."""
@@ -109,7 +103,7 @@ class Rollout:
 
     def _store_finals(self, t: int, raw: Any) -> None:
         finals = self.buffers.final_observation
-        if finals is None or not raw.truncated.any():
+        if finals is None:
             return
         at = raw.truncated
         if finals.vector is not None:
@@ -117,13 +111,21 @@ class Rollout:
         for buffer, image in zip(finals.images, raw.final_observation.images, strict=True):
             buffer[t, at] = image[at]
 
-    def _finish_episodes(self, is_end: np.ndarray, step: int) -> list[Episode]:
-        finished = [
-            Episode(step, int(env), float(self.returns[env]), int(self.lengths[env])) for env in np.flatnonzero(is_end)
-        ]
-        self.returns[is_end] = 0.0
-        self.lengths[is_end] = 0
-        return finished
+    def _finish_episodes(
+        self, reward: np.ndarray, is_end: np.ndarray, is_counted: np.ndarray, steps: np.ndarray
+    ) -> list[Episode]:
+        """Add the rollout's raw rewards [T, E] to the running episodes; those that ended, in order of their end."""
+        finished = []
+        for env in range(self.config.num_envs):
+            total, length = float(self.returns[env]), int(self.lengths[env])
+            rows = zip(reward[:, env].tolist(), is_counted[:, env].tolist(), is_end[:, env].tolist(), strict=True)
+            for t, (r, counted, ended) in enumerate(rows):
+                total, length = total + r, length + counted
+                if ended:
+                    finished.append(Episode(int(steps[t]), env, total, length))
+                    total, length = 0.0, 0
+            self.returns[env], self.lengths[env] = total, length
+        return sorted(finished, key=lambda episode: episode.step)  # stable: by environment where steps are equal
 
 
 def _store(buffers: Observation, t: int, observation: Observation) -> None:

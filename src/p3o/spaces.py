@@ -191,6 +191,7 @@ class Encoder:
     def __init__(self, spec: ObservationSpec, num_envs: int):
         self.spec = spec
         self.num_envs = num_envs
+        self._is_flat = spec.is_plain_vector and len(spec.leaves[0].shape) == 1
 
     def empty(self) -> Observation:
         """Raw arrays for all environments: vectors in float64, as simulators give them; images as they are."""
@@ -200,8 +201,8 @@ class Encoder:
         )
 
     def write(self, raw: Any, into: Observation, row: int) -> None:
-        if self.spec.is_plain_vector:
-            into.vector[row] = raw if len(self.spec.leaves[0].shape) == 1 else np.asarray(raw).ravel()  # type: ignore[index]
+        if self._is_flat:
+            into.vector[row] = raw  # type: ignore[index]
             return
         column, image = 0, 0
         for leaf in self.spec.leaves:

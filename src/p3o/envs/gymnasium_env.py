@@ -62,6 +62,8 @@ def _register_extras(env_id: str) -> None:
                 gym.register_envs(importlib.import_module("ale_py"))
         except ModuleNotFoundError:
             raise UserError(_missing(env_id, "ale_py")) from None
+        # Raw frames would train for hours and learn next to nothing: better no answer than that one.
+        raise UserError(f"environment {env_id!r}: Atari games need their own preprocessing, which is not there yet")
 
 
 class HostVectorEnv:
