@@ -186,6 +186,8 @@ class Session:
         ]
         if trainer.algorithm.replay_bytes:
             lines.append(f"replay: {format_bytes(trainer.algorithm.replay_bytes)}, allocated once")
+        if trainer.device.platform != "cpu" and not config.deterministic:
+            lines.append("on this device resume is exact only with --set deterministic=true")
         if self.folder is not None:
             lines.append(f"run folder: {self.folder}")
         return Header(f"{self.job.algo.upper()} on {env_name(self.job.env)}, seed {self.job.seed}", lines, self.steps)
@@ -256,7 +258,7 @@ class Session:
         if result.episodes:
             self._curve[0].append(trainer.step)
             self._curve[1].append(trainer.mean_return)
-            if len(self._curve[0]) > 2000:  # thin the display's curve, oldest and newest kept
+            if len(self._curve[0]) > 500:  # thin the display's curve: it is handed over at every iteration
                 self._curve = (self._curve[0][::2], self._curve[1][::2])
         if self.recorder is not None:
             with self._writing():
