@@ -191,10 +191,10 @@ def learn(algo: str, probe: str, actions: str, iterations: int) -> Outcome:
 def values_of_network(trainer: Trainer, observation: Observation) -> np.ndarray:
     """V(s), from the value head or, where there is a Q head, as Σ π Q."""
     params: Any = trainer.actor._params
-    num_values = params["value_head"]["bias"].size
-    network = make_network(trainer.specs.observation, trainer.specs.action, trainer.config, num_values)
+    is_q = params["value_head"]["bias"].size > 1
+    network = make_network(trainer.specs.observation, trainer.specs.action, trainer.config, is_q)
     values: ClassVar = network.value(params, observation)
-    if num_values > 1:
+    if is_q:
         policy: Any = network.policy(params, observation)
         values = (policy.probs() * values).sum(-1)
     return values

@@ -82,7 +82,7 @@ SPECS = Specs(observation_spec(spaces.Box(-1, 1, (3,))), action_spec(spaces.Disc
 
 def batch_and_network(**settings):
     config = make_config(acer.ACERConfig, {"num_envs": 2, "num_steps": 5, "hidden_sizes": "8", **settings})
-    network = make_network(SPECS.observation, SPECS.action, config, num_values=3)
+    network = make_network(SPECS.observation, SPECS.action, config, is_q=True)
     rng = np.random.default_rng(0)
     batch = example_trajectory(config, SPECS)
     batch.observation.vector[:] = rng.normal(size=batch.observation.vector.shape)

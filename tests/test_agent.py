@@ -4,6 +4,7 @@ import inspect
 import json
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 from commands import TINY_SETTINGS, call, tree
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from killing import differences
 
-from p3o import P3O
+from p3o import A2C, ACER, P3O
 from p3o.agent import split_batch
 from p3o.errors import UserError
 
@@ -430,3 +431,58 @@ def test_synchronous_vector_environments_resume_exactly(mode, here):
     P3O.resume("run", env=make()).learn()
     # The members' spaces have generators that nobody seeds; they are stored too but play no part.
     assert set(differences(here / "alone", here / "run")) <= {"state"}
+
+
+class Interrupting(gym.Env):
+    """Fifty-step episodes of reward 1; raises KeyboardInterrupt once, at a chosen step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+    raise_at = 70
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        Interrupting.steps += 1
+        if Interrupting.steps == self.raise_at:
+            raise KeyboardInterrupt
+        self.length += 1
+        return np.zeros(1, np.float32), 1.0, self.length == 50, False, {}
+
+
+def test_an_interrupted_rollout_leaves_no_half_counted_episode():
+    agent = A2C(Interrupting, num_envs=1, num_steps=20, hidden_sizes=(4,))
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(400)
+    agent.learn(400)
+    assert {total for total, _ in agent._session.trainer.recent} == {50.0}
+
+
+def test_learning_in_small_pieces_learns_in_each():
+    agent = P3O("CartPole-v1", num_envs=1, num_steps=16, hidden_sizes=(4,))
+    before = agent._session.trainer.state.params["policy_head"]["weight"].tolist()
+    for _ in range(3):
+        agent.learn(8)
+        after = agent._session.trainer.state.params["policy_head"]["weight"].tolist()
+        assert after != before
+        before = after
+
+
+def test_a_loaded_acer_keeps_its_trust_region_around_the_loaded_policy(tmp_path):
+    settings = {"num_envs": 1, "num_steps": 8, "hidden_sizes": (4,), "replay_size": 64, "burn_in": 8}
+    ACER("CartPole-v1", seed=3, **settings).learn(64).save(tmp_path / "model")
+    loaded = ACER.load(tmp_path / "model", env="CartPole-v1")
+    state = loaded._session.trainer.state
+    for held, average in zip(jax.tree.leaves(state.params), jax.tree.leaves(state.average_params), strict=True):
+        np.testing.assert_array_equal(held, average)
+    loaded.learn(32)
+
+
+def test_the_name_of_a2c_says_whether_it_uses_gae():
+    assert A2C("CartPole-v1", use_gae=True).algo == "a2cg"
+    with pytest.raises(UserError, match="use_gae"):
+        A2C("CartPole-v1", use_gae="false")

@@ -26,9 +26,9 @@ def image(*shape):
     return spaces.Box(0, 255, shape, np.uint8)
 
 
-def build(observation, action=ACTIONS["categorical"], num_values=1, **settings):
+def build(observation, action=ACTIONS["categorical"], is_q=False, **settings):
     specs = observation_spec(observation), action_spec(action)
-    return make_network(*specs, make_config(Config, SMALL, settings), num_values), specs
+    return make_network(*specs, make_config(Config, SMALL, settings), is_q), specs
 
 
 def observations(spec, *batch):
@@ -125,7 +125,7 @@ def test_trunks_are_shared_or_separate():
 
 
 def test_a_value_per_action():
-    network, (spec, _) = build(spaces.Box(-1, 1, (5,)), num_values=4)
+    network, (spec, _) = build(spaces.Box(-1, 1, (5,)), is_q=True)
     assert network.value(network.init(np.random.default_rng(0)), observations(spec, 3, 2)).shape == (3, 2, 4)
 
 

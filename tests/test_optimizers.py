@@ -89,31 +89,40 @@ def test_the_norm_is_over_all_arrays_together():
 
 
 def test_decay_by_iteration_by_hand():
-    # K·T = 128 steps an iteration, 1000 steps in all: M = 7 + 1 = 8 and lr·(1 − k/8) in iteration k = 1, 2, …
-    config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 0.8, "lr_schedule": "linear"})
+    # K·T = 128 steps an iteration, 1000 steps: 8 iterations, M = 9 and lr·(1 − k/9) in iteration k = 1, …, 8.
+    config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 0.9, "lr_schedule": "linear"})
     rate = optimizers.decay_by_iteration(config)
-    assert [rate(step, 1000) for step in (0, 128, 256, 896)] == pytest.approx([0.7, 0.6, 0.5, 0.0])
-    assert rate(1024, 1000) == 0  # never below
+    assert [rate(step, 1000) for step in (0, 128, 256, 896)] == pytest.approx([0.8, 0.7, 0.6, 0.1])
+    assert rate(2048, 1000) == 0  # never below
     # Steps that are no multiple (masked rows do not count) belong to the iteration they fall into.
-    assert rate(127, 1000) == pytest.approx(0.7)
-    # The paper's run: 3e6 steps, M = 23 438; the first iteration has lr (1 − 1/M), the last lr/M.
+    assert rate(127, 1000) == pytest.approx(0.8)
+    # A run of 23,437 whole iterations: M = 23,438 as in the authors' code; first lr (1 − 1/M), last lr/M.
     paper = optimizers.decay_by_iteration(make_config(Config, {"learning_rate": 3e-4}))
-    assert paper(0, 3_000_000) == pytest.approx(3e-4 * (1 - 1 / 23438))
-    assert paper(23436 * 128, 3_000_000) == pytest.approx(3e-4 / 23438)
+    assert paper(0, 23437 * 128) == pytest.approx(3e-4 * (1 - 1 / 23438))
+    assert paper(23436 * 128, 23437 * 128) == pytest.approx(3e-4 / 23438)
 
 
 def test_decay_by_step_by_hand():
-    # 128 steps an iteration: the last of the first is step 127 of 1000, counted from 0.
+    # 128 steps an iteration, 1000 steps are 8 iterations or 1024 steps; the last of the first is 127, counted from 0.
     config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 1.0})
     rate = optimizers.decay_by_step(config)
-    assert [rate(step, 1000) for step in (0, 128, 1024)] == pytest.approx([1 - 0.127, 1 - 0.255, 0.0])
+    assert [rate(step, 1000) for step in (0, 128, 896)] == pytest.approx([897 / 1024, 769 / 1024, 1 / 1024])
+    assert rate(0, 100) == 1.0  # one iteration: all of it
 
 
 def test_decay_from_one_by_hand():
-    # 1000 // 128 = 7 iterations: 1, 6/7, …, 1/7.
+    # ⌈1000 / 128⌉ = 8 iterations: 1, 7/8, …, 1/8.
     config = make_config(Config, {"num_envs": 2, "num_steps": 64, "learning_rate": 1.0})
     rate = optimizers.decay_from_one(config)
-    assert [rate(step, 1000) for step in (0, 128, 6 * 128, 7 * 128)] == pytest.approx([1, 6 / 7, 1 / 7, 0])
+    assert [rate(step, 1000) for step in (0, 128, 7 * 128, 8 * 128)] == pytest.approx([1, 7 / 8, 1 / 8, 0])
+
+
+@pytest.mark.parametrize("steps", [1, 127, 128, 129, 1000])
+@pytest.mark.parametrize("decay", [optimizers.decay_by_iteration, optimizers.decay_by_step, optimizers.decay_from_one])
+def test_no_iteration_of_a_run_has_rate_zero(decay, steps):
+    config = make_config(Config, {"num_envs": 2, "num_steps": 64})
+    rate = decay(config)
+    assert min(rate(step, steps) for step in range(0, steps, 128)) > 0
 
 
 @pytest.mark.parametrize("decay", [optimizers.decay_by_iteration, optimizers.decay_by_step, optimizers.decay_from_one])

@@ -122,8 +122,8 @@ def interrupt(monkeypatch, after):
     """SIGTERM to this process during so many-th an iteration."""
     real, done = Trainer.iterate, count(1)
 
-    def iterate(trainer, schedule_steps):
-        result = real(trainer, schedule_steps)
+    def iterate(trainer, *schedule):
+        result = real(trainer, *schedule)
         if next(done) == after:
             os.kill(os.getpid(), signal.SIGTERM)
         return result
@@ -210,7 +210,7 @@ def test_a_larger_total_is_the_new_horizon(alone, tmp_path):
     lines = updates(run)
     assert [line["step"] for line in lines] == ["512", "608"]
     rates = [float(line["learning_rate"]) for line in lines]
-    assert 0 < rates[1] < 0.2 * rates[0]  # past the old horizon it would be 0
+    assert 0 < rates[1] < 0.25 * rates[0]  # past the old horizon it would be 0
     assert "finished" in call("resume", run).err
 
 

@@ -329,3 +329,8 @@ def test_data_that_are_no_space_are_refused(data):
 def test_unsupported_spaces_have_no_plain_data():
     with pytest.raises(UserError):
         space_to_json(spaces.Text(3))
+
+
+def test_the_largest_float_as_a_bound_means_none():
+    huge = float(np.finfo(np.float64).max)
+    assert mapped(spaces.Box(-huge, huge, (1,), np.float64), [[0.5]], "unit").tolist() == [[0.5]]

@@ -89,6 +89,7 @@ class Agent:
     ) -> A:
         """Train for `total_steps` more environment steps (None: to the end of a resumed run) and return the agent.
 
+        The learning rate falls over the steps of each call, unless `schedule_steps` is set or `lr_schedule` constant.
         `callback` gets a Status after every iteration; returning False stops the training there.
         """
         session = self._begin(total_steps, run_dir, eval_every)
@@ -110,7 +111,7 @@ class Agent:
         if total_steps is not None:
             if total_steps < 1:
                 raise UserError(f"total_steps {total_steps}: at least 1 is needed")
-            session.steps = session.trainer.step + int(total_steps)
+            session.add_steps(int(total_steps))
         if eval_every is not None:
             session.set_evaluation(eval_every)
         if run_dir is not None:
@@ -207,6 +208,8 @@ class A2C(Agent):
     variants = ("a2cg",)
 
     def __init__(self, env: EnvSource, *, use_gae: bool = False, **arguments: Any):
+        if not isinstance(use_gae, bool):
+            raise UserError(f"use_gae {use_gae!r}: True or False is needed")
         if use_gae:
             self.algo = "a2cg"  # type: ignore[misc] # one class, two registry entries
         super().__init__(env, **arguments)

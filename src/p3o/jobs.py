@@ -143,6 +143,7 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
         "variant": job.variant,
         "seed": job.seed,
         "steps": job.steps,
+        "schedule_start": 0,
         "eval_every": job.eval_every,
         "env": {
             "id": env_name(job.env),

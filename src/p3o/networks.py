@@ -104,15 +104,15 @@ def _trunk_width(spec: ObservationSpec, config: Config) -> int:
     return config.conv_features * len(spec.image_shapes) + vector
 
 
-def make_network(observation: ObservationSpec, action: ActionSpec, config: Config, num_values: int = 1) -> Network:
-    """Policy and value networks; `num_values` > 1 gives a value per action (a Q head)."""
+def make_network(observation: ObservationSpec, action: ActionSpec, config: Config, is_q: bool = False) -> Network:
+    """Policy and value networks; with `is_q` the value is one of each discrete action [..., A]."""
     trunk_of = {"policy": "trunk", "value": "trunk"} if config.shared_trunk else {"policy": "policy", "value": "value"}
 
     def init(rng: np.random.Generator) -> Params:
         width = _trunk_width(observation, config)
         params: Params = {name: _trunk_init(rng, observation, config) for name in sorted(set(trunk_of.values()))}
         params["policy_head"] = _dense_init(rng, width, action.num_outputs, config.policy_head_gain)
-        params["value_head"] = _dense_init(rng, width, num_values, config.value_head_gain)
+        params["value_head"] = _dense_init(rng, width, action.sizes[0] if is_q else 1, config.value_head_gain)
         if action.kind == "gaussian":
             params["log_std"] = np.full(action.sizes, config.init_log_std, np.float32)
         return params
@@ -122,7 +122,7 @@ def make_network(observation: ObservationSpec, action: ActionSpec, config: Confi
 
     def read_value(params: Params, features: Array) -> Array:
         value = dense(params["value_head"], features)
-        return value[..., 0] if num_values == 1 else value
+        return value if is_q else value[..., 0]
 
     def policy(params: Params, observation: Observation) -> Distribution:
         return read_policy(params, _trunk(params[trunk_of["policy"]], observation))

@@ -57,14 +57,19 @@ def apply(
     return jax.tree.map(lambda p, d: p - learning_rate * d, params, direction), opt_state
 
 
+def num_iterations(config: Config, steps: int) -> int:
+    """Iterations of a run: it ends at the first whole one at or past its steps."""
+    return -(-steps // config.steps_per_iteration)
+
+
 def decay_by_iteration(config: Config) -> Callable[[int, int], float]:
-    """lr·(1 − k/M) in iteration k = 1, 2, … of M = ⌊steps / (K·T)⌋ + 1, as the P3O authors' code has it."""
+    """lr·(1 − k/M) in iteration k = 1, 2, …, M − 1 of a run, as the P3O authors' code has it: it never reaches 0."""
 
     def rate(step: int, schedule_steps: int) -> float:
         if config.lr_schedule == "constant":
             return config.learning_rate
         iteration = step // config.steps_per_iteration + 1
-        total = schedule_steps // config.steps_per_iteration + 1
+        total = num_iterations(config, schedule_steps) + 1
         return config.learning_rate * max(0.0, 1.0 - iteration / total)
 
     return rate
@@ -76,18 +81,22 @@ def decay_by_step(config: Config) -> Callable[[int, int], float]:
     def rate(step: int, schedule_steps: int) -> float:
         if config.lr_schedule == "constant":
             return config.learning_rate
-        return config.learning_rate * max(0.0, 1.0 - (step + config.steps_per_iteration - 1) / schedule_steps)
+        iterations = num_iterations(config, schedule_steps)
+        if iterations == 1:
+            return config.learning_rate  # the rule below would leave nothing of it
+        last = step + config.steps_per_iteration - 1
+        return config.learning_rate * max(0.0, 1.0 - last / (iterations * config.steps_per_iteration))
 
     return rate
 
 
 def decay_from_one(config: Config) -> Callable[[int, int], float]:
-    """lr·(1 − (k − 1)/M) in iteration k = 1, 2, … of M = ⌊steps / (K·T)⌋, as Baselines' PPO has it."""
+    """lr·(1 − (k − 1)/M) in iteration k = 1, 2, …, M of a run, as Baselines' PPO has it."""
 
     def rate(step: int, schedule_steps: int) -> float:
         if config.lr_schedule == "constant":
             return config.learning_rate
-        total = max(1, schedule_steps // config.steps_per_iteration)
-        return config.learning_rate * max(0.0, 1.0 - (step // config.steps_per_iteration) / total)
+        done = step // config.steps_per_iteration
+        return config.learning_rate * max(0.0, 1.0 - done / num_iterations(config, schedule_steps))
 
     return rate

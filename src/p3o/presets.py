@@ -8,7 +8,6 @@ from p3o.experiments import paper
 # The config classes' own defaults are the `default` preset for vectors; images differ by these.
 _IMAGE: dict[str, Any] = {
     "shared_trunk": True,
-    "normalize_observation": False,
     "normalize_reward": True,
     "entropy_coef": 0.01,
     "learning_rate": 3e-4,

@@ -10,6 +10,7 @@ from p3o.algorithms.base import Specs, example_trajectory
 from p3o.config import Config
 from p3o.distributions import Distribution
 from p3o.envs.base import VectorEnv
+from p3o.errors import RunStopped
 from p3o.normalize import Normalizer
 from p3o.spaces import action_mapper
 from p3o.types import Observation, Params, Trajectory
@@ -66,7 +67,20 @@ class Rollout:
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite stops the run with a message of its own
     def collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
-        """One rollout from global step `step`: the trajectory, the step count after it, finished episodes."""
+        """One rollout from global step `step`: the trajectory, the step count after it, finished episodes.
+
+        An exception (the environment's, Ctrl-C) leaves nothing half done: the next rollout starts with a reset.
+        """
+        before = self.normalizer.state()
+        try:
+            return self._collect(act, rng, step)
+        except BaseException:
+            self.normalizer.restore(before._replace(discounted_return=np.zeros(self.config.num_envs)))
+            self.observation = None
+            self.returns[:], self.lengths[:] = 0.0, 0
+            raise
+
+    def _collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         buffers = self.buffers
         assert self.observation is not None
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
@@ -91,8 +105,11 @@ class Rollout:
         _store(buffers.observation, self.config.num_steps, self.observation)
         # What no action waits for is done once a rollout, not once a step.
         is_end, is_counted = buffers.terminated | buffers.truncated, ~buffers.is_masked
-        buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
         steps = step + np.cumsum(is_counted.sum(1))
+        for name, leaf in (("observation", buffers.observation.vector), ("reward", reward)):
+            if leaf is not None and not np.isfinite(leaf).all():
+                raise RunStopped(f"step {steps[-1]:,}: {name} of the environment is not finite")
+        buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
         return buffers, int(steps[-1]), self._finish_episodes(reward, is_end, is_counted, steps)
 
     def _clear_finals(self) -> None:

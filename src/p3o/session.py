@@ -39,6 +39,7 @@ class Session:
         self.best_evaluation: float | None = None
         self.next_evaluation = setup.job.eval_every
         self.steps_before = 0  # that a loaded model had been trained for
+        self.schedule_start = 0 if config is None else int(config["schedule_start"])  # where schedules begin
         self.last_checkpoint: int | None = None
         self._saved_at = 0
         self._line_at = (0, 0, 0.0)  # iteration, step and seconds of the last line of updates.csv
@@ -47,7 +48,14 @@ class Session:
 
     @property
     def schedule_steps(self) -> int:
-        return self.setup.config.schedule_steps or self.steps
+        """Environment steps from the start of the schedules to their end."""
+        return self.setup.config.schedule_steps or self.steps - self.schedule_start
+
+    def add_steps(self, number: int) -> None:
+        """A new total; unless they have a length of their own, schedules begin again for the new steps."""
+        self.steps = self.trainer.step + number
+        if self.setup.config.schedule_steps is None:
+            self.schedule_start = self.trainer.step
 
     def save(self) -> int:
         """Checkpoint and model; returns the checkpoint's bytes."""
@@ -125,6 +133,8 @@ class Session:
                 raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
             fresh = self.trainer.restore(tree["trainer"])
             self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
+            if self.next_evaluation is None and self.job.eval_every is not None:
+                self.next_evaluation = self.trainer.step + self.job.eval_every  # asked for after this checkpoint
             self.steps_before = tree["steps_before"]
             self._line_at = tuple(tree["line_at"])
             self._curve = (list(tree["curve"][0]), list(tree["curve"][1]))
@@ -170,11 +180,12 @@ class Session:
         self.steps_before = loaded.step
 
     def extend_config(self) -> None:
-        """Write a new total, and how often to evaluate, into config.json."""
+        """Write a new total, where its schedules begin, and how often to evaluate, into config.json."""
         assert self.folder is not None
         assert self.config is not None
-        if (self.config["steps"], self.config["eval_every"]) != (self.steps, self.job.eval_every):
-            self.config["steps"], self.config["eval_every"] = self.steps, self.job.eval_every
+        now = {"steps": self.steps, "schedule_start": self.schedule_start, "eval_every": self.job.eval_every}
+        if any(self.config[key] != value for key, value in now.items()):
+            self.config |= now
             checkpoint.write_json(self.folder / "config.json", self.config)
 
     def header(self) -> Header:
@@ -217,7 +228,7 @@ class Session:
         self.display.start(self.header())
         try:
             while self.trainer.step < self.steps and stop.received is None:
-                result = self.trainer.iterate(self.schedule_steps)
+                result = self.trainer.iterate(self.schedule_steps, self.schedule_start)
                 self._record(result)
                 # a metric of replayed updates keeps its last value through an iteration without one
                 latest |= {

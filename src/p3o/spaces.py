@@ -11,6 +11,7 @@ from p3o.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribu
 from p3o.errors import UserError
 from p3o.types import Array, Observation
 
+UNBOUNDED = 1e30  # some environments write the largest float where they mean infinity
 SMALLEST_IMAGE = 36  # pixels a side: the least the three convolutions can reduce
 
 
@@ -170,7 +171,7 @@ def _box_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarra
     assert spec.high is not None
     space = spec.space
     low, high = spec.low.astype(space.dtype), spec.high.astype(space.dtype)
-    bounded = np.isfinite(spec.low) & np.isfinite(spec.high)
+    bounded = (np.abs(spec.low) < UNBOUNDED) & (np.abs(spec.high) < UNBOUNDED)
     is_scaled = bounded & (scale == "unit")
     middle = np.where(is_scaled, (np.where(bounded, spec.high, 0) + np.where(bounded, spec.low, 0)) / 2, 0)
     half = np.where(is_scaled, (np.where(bounded, spec.high, 0) - np.where(bounded, spec.low, 0)) / 2, 1)

@@ -96,8 +96,8 @@ class Trainer:
     def mean_length(self) -> float:
         return sum(n for _, n in self.recent) / len(self.recent) if self.recent else math.nan
 
-    def iterate(self, schedule_steps: int) -> Iteration:
-        """One rollout and one update."""
+    def iterate(self, schedule_steps: int, schedule_start: int = 0) -> Iteration:
+        """One rollout and one update; schedules run for so many steps from their start."""
         if self._update is None:
             self._update = self._compile()
         started = time.perf_counter()
@@ -105,9 +105,9 @@ class Trainer:
             self.rollout.start()
         if self._actor_is_stale:
             self.actor.set_params(self.state.params)
-        rate = self.algorithm.learning_rate(self.step, schedule_steps)
+        rate = self.algorithm.learning_rate(self.step - schedule_start, schedule_steps)
         trajectory, self.step, episodes = self.rollout.collect(self.actor, self.act_rng, self.step)
-        self._check_rollout(trajectory)
+        self._actor_is_stale = True  # until the update is through
         with jax.default_device(self.device):
             arguments = (self.state, trajectory, self.key, np.int32(self.iteration), np.float32(rate))
             self.state, arrays = self._update(*arguments)
@@ -134,11 +134,6 @@ class Trainer:
         arguments = (self.state, self.rollout.buffers, self.key, np.int32(0), np.float32(0.0))
         with jax.default_device(self.device):
             return jax.jit(update, donate_argnums=0).lower(*arguments).compile()
-
-    def _check_rollout(self, trajectory: Any) -> None:
-        for name, leaf in (("observation", trajectory.observation.vector), ("reward", trajectory.reward)):
-            if leaf is not None and not np.isfinite(leaf).all():
-                raise RunStopped(f"step {self.step:,}: {name} of the environment is not finite")
 
     def _check_metrics(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -199,7 +194,8 @@ class Trainer:
     def adopt(self, params: Any, normalizer: NormalizerState) -> None:
         """Take over a trained policy's weights and normaliser; replay and optimiser stay empty."""
         with jax.default_device(self.device):
-            self.state = self.state._replace(params=jax.device_put(jax.tree.map(jnp.asarray, params), self.device))
+            held = jax.device_put(jax.tree.map(jnp.asarray, params), self.device)
+            self.state = self.algorithm.with_params(self.state, held)
         self.normalizer.restore(normalizer._replace(discounted_return=np.zeros(self.config.num_envs)))
         self._actor_is_stale = True
 

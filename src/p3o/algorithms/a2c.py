@@ -14,6 +14,7 @@ from p3o import optimizers
 from p3o.algorithms.actor_critic import make_gradient_step, on_policy_loss
 from p3o.algorithms.base import Algorithm, Metric, Specs
 from p3o.config import Config, setting
+from p3o.errors import UserError
 from p3o.networks import make_network
 from p3o.types import Array, Params, Trajectory
 
@@ -54,6 +55,8 @@ METRICS = (
 
 def make(config: A2CConfig, specs: Specs) -> Algorithm:
     """A2C for an environment."""
+    if config.use_gae != isinstance(config, A2CGConfig):
+        raise UserError("setting use_gae: A2C with generalised advantages is --algo a2cg, without them --algo a2c")
     network = make_network(specs.observation, specs.action, config)
     optimizer = optimizers.make_optimizer(config)
     gradient_step = make_gradient_step(network, config, optimizer)

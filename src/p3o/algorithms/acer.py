@@ -238,7 +238,7 @@ def _check(config: ACERConfig, specs: Specs) -> None:
 def make(config: ACERConfig, specs: Specs) -> Algorithm:
     """ACER for an environment with discrete actions."""
     _check(config, specs)
-    network = make_network(specs.observation, specs.action, config, num_values=specs.action.sizes[0])
+    network = make_network(specs.observation, specs.action, config, is_q=True)
     optimizer = optimizers.make_optimizer(config)
     slots = replay.num_slots(config.replay_size, config.num_steps)
     burn_in_slots = max(1, config.burn_in // config.num_steps)
@@ -289,6 +289,9 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         params, average, opt_state = carry
         return ACERState(params, average, opt_state, memory), metrics
 
+    def with_params(state: ACERState, params: Params) -> ACERState:
+        return state._replace(params=params, average_params=jax.tree.map(jnp.array, params))
+
     replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
     rate = optimizers.decay_by_step(config)
-    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes)
+    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes, with_params)

@@ -28,6 +28,10 @@ class Metric(NamedTuple):
     is_shown: bool = False  # part of the live display
 
 
+def _replace_params(state: Any, params: Params) -> Any:
+    return state._replace(params=params)
+
+
 class Algorithm(NamedTuple):
     """Pure functions for one seed. A state has a field `params`; all of it is saved in checkpoints."""
 
@@ -38,6 +42,7 @@ class Algorithm(NamedTuple):
     learning_rate: Callable[[int, int], float]  # (steps before the iteration, schedule steps) -> rate
     metrics: tuple[Metric, ...]
     replay_bytes: int = 0
+    with_params: Callable[[Any, Params], Any] = _replace_params  # a fresh state around trained parameters
 
 
 class Entry(NamedTuple):

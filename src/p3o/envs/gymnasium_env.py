@@ -84,6 +84,7 @@ class HostVectorEnv:
         self._seeds = seeds.spawn(num_envs)
         self.is_waiting = np.zeros(num_envs, bool)
         self._episodes = [0] * num_envs
+        self._earned = [0.0] * num_envs  # reward of the running episode: a rebuild has to arrive at it
         self._actions: list[list[Any] | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
 
     def _episode_seed(self, index: int, episode: int) -> int:
@@ -95,13 +96,13 @@ class HostVectorEnv:
         is_seeded = self._episodes[index] == 0 or self._actions[index] is not None
         seed = self._episode_seed(index, self._episodes[index]) if is_seeded else None
         self._episodes[index] += 1
+        self._earned[index] = 0.0
         if self._actions[index] is not None:
             self._actions[index] = []
         return self.envs[index].reset(seed=seed)[0]
 
     def reset(self) -> Observation:
         for index in range(self.num_envs):
-            self._episodes[index] = 0
             raw = self._start_episode(index)
             try:
                 snapshots.capture(self.envs[index])
@@ -119,8 +120,9 @@ class HostVectorEnv:
         for index, env in enumerate(self.envs):
             log = self._actions[index]
             if log is not None and len(log) <= LONGEST_REBUILD:
-                log.append(action[index])
+                log.append(action[index].copy())
             raw, reward[index], is_terminated, is_truncated, _ = env.step(action[index])
+            self._earned[index] += reward[index]
             if is_terminated or is_truncated:
                 terminated[index], truncated[index] = is_terminated, is_truncated and not is_terminated
                 self._encoder.write(raw, self._final, index)
@@ -133,7 +135,7 @@ class HostVectorEnv:
 
     def _snapshot_one(self, index: int) -> dict[str, Any]:
         row = [leaf[index].copy() for leaf in _leaves(self._current)]
-        common = {"episodes": self._episodes[index], "observation": row}
+        common = {"episodes": self._episodes[index], "earned": float(self._earned[index]), "observation": row}
         log = self._actions[index]
         if log is not None:
             actions = np.stack(log) if log else None
@@ -149,13 +151,15 @@ class HostVectorEnv:
         return [index for index, one in enumerate(snapshot["envs"]) if not self._restore_one(index, one)]
 
     def _restore_one(self, index: int, one: dict[str, Any]) -> bool:
-        self._episodes[index] = one["episodes"]
+        self._episodes[index], self._earned[index] = one["episodes"], one["earned"]
         if one["kind"] == "state":
             try:
                 self.envs[index].reset(seed=0)  # makes what only a reset makes; all of it is overwritten
                 snapshots.restore(self.envs[index], one["state"])
             except ValueError:  # say, another version of the simulator
-                self._encoder.write(self._start_episode(index), self._current, index)
+                seed = self._episode_seed(index, self._episodes[index])
+                self._episodes[index] += 1
+                self._encoder.write(self.envs[index].reset(seed=seed)[0], self._current, index)
                 return False
             for leaf, row in zip(_leaves(self._current), one["observation"], strict=True):
                 leaf[index] = row
@@ -171,13 +175,15 @@ class HostVectorEnv:
         env = self.envs[index]
         log = [] if one["actions"] is None else list(one["actions"])
         raw = env.reset(seed=self._episode_seed(index, one["episodes"] - 1))[0]
+        earned = 0.0
         for action in log:
-            raw, _, is_terminated, is_truncated, _ = env.step(action)
+            raw, reward, is_terminated, is_truncated, _ = env.step(action)
+            earned += reward
             if is_terminated or is_truncated:
                 return False
         self._encoder.write(raw, self._current, index)
         rows = zip(_leaves(self._current), one["observation"], strict=True)
-        if not all(np.array_equal(leaf[index], row) for leaf, row in rows):
+        if earned != one["earned"] or not all(np.array_equal(leaf[index], row) for leaf, row in rows):
             return False
         self._actions[index] = log
         return True
@@ -207,6 +213,7 @@ class GymnasiumVectorEnv:
         self._encoder = Encoder(observation_spec(self.observation_space), self.num_envs)
         self._current, self._final = self._encoder.empty(), self._encoder.empty()
         self._seeds = seeds
+        self._num_steps = 0  # vector steps so far
         self.is_waiting = np.zeros(self.num_envs, bool)
 
     def _write(self, batch: Any, into: Observation) -> None:
@@ -214,7 +221,9 @@ class GymnasiumVectorEnv:
             self._encoder.write(raw, into, index)
 
     def reset(self) -> Observation:
-        seeds = [int(s) for s in self._seeds.generate_state(self.num_envs)]
+        # Seeds of their own at each reset: one after an interruption does not play the first episodes again.
+        key = (*self._seeds.spawn_key, self._num_steps)
+        seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).generate_state(self.num_envs).tolist()
         self._write(self.env.reset(seed=seeds)[0], self._current)
         self.is_waiting[:] = False
         return self._current
@@ -224,6 +233,7 @@ class GymnasiumVectorEnv:
 
     def step(self, action: np.ndarray) -> Step:
         batch, reward, terminated, truncated, info = self.env.step(action)
+        self._num_steps += 1
         terminated = np.array(terminated, bool)
         truncated = np.array(truncated, bool) & ~terminated
         is_masked = self.is_waiting.copy()
@@ -247,17 +257,17 @@ class GymnasiumVectorEnv:
     def snapshot(self) -> dict[str, Any]:
         """Only Gymnasium's own synchronous vector environment lets its members be reached."""
         rows = [leaf.copy() for leaf in _leaves(self._current)]
+        common = {"num_steps": self._num_steps, "is_waiting": self.is_waiting.copy(), "observation": rows}
         if type(self.env) is not SyncVectorEnv:
-            return {"kind": "fresh"}
+            return common | {"kind": "fresh"}
         try:
-            members = [snapshots.capture(env) for env in self.env.envs]
+            return common | {"kind": "state", "members": [snapshots.capture(env) for env in self.env.envs]}
         except snapshots.NotSnapshotable:
-            return {"kind": "fresh"}
-        return {"kind": "state", "members": members, "is_waiting": self.is_waiting.copy(), "observation": rows}
+            return common | {"kind": "fresh"}
 
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
+        self._num_steps = snapshot["num_steps"]
         if snapshot["kind"] == "fresh" or type(self.env) is not SyncVectorEnv:
-            self._seeds = self._seeds.spawn(1)[0]
             self.reset()
             return list(range(self.num_envs))
         self.reset()  # fills the vector environment's own buffers; the members are overwritten next
