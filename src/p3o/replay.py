@@ -1,5 +1,6 @@
 """A ring of whole rollouts. A slot holds T steps of all E environments; sampling draws columns of T steps."""
 
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -63,3 +64,31 @@ def sample(state: ReplayState, key: Array, num_columns: int) -> Trajectory:
     slot = jax.random.randint(key, (num_columns,), 0, num_filled(state))
     env = jnp.arange(num_columns) % num_envs
     return jax.tree.map(lambda ring: jnp.swapaxes(ring[slot, env], 0, 1), state.data)
+
+
+def poisson_steps(
+    state: ReplayState,
+    key: Array,
+    mean: float,
+    burn_in_slots: int,
+    num_columns: int,
+    step: Callable[[Any, Trajectory], tuple[Any, dict[str, Array]]],
+    carry: Any,
+    names: Iterable[str],
+) -> tuple[Any, dict[str, Array], Array]:
+    """ξ ~ Poisson(mean) steps, each on a minibatch of its own, once burn-in is over (Algorithm 1, lines 5 to 9).
+
+    `step(carry, minibatch)` returns the new carry and metrics; what comes back is the carry after all steps, the sums
+    of the named metrics, and ξ.
+    """
+    count_key, sample_key = jax.random.split(key)
+    is_warm = num_filled(state) >= burn_in_slots
+    count = jnp.where(is_warm, jax.random.poisson(count_key, mean), 0)
+
+    def body(index: Array, loop: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
+        carry, sums = loop
+        carry, metrics = step(carry, sample(state, jax.random.fold_in(sample_key, index), num_columns))
+        return carry, {name: sums[name] + metrics[name] for name in sums}
+
+    carry, sums = jax.lax.fori_loop(0, count, body, (carry, {name: jnp.zeros(()) for name in names}))
+    return carry, sums, count

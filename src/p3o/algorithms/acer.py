@@ -259,30 +259,26 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         average = jax.tree.map(lambda a, p: config.polyak * a + (1 - config.polyak) * p, average, params)
         return (params, average, opt_state), metrics | {"grad_norm": optax.tree.norm(gradient)}
 
-    def replayed_steps(memory: Any, carry: tuple, key: Array, rate: Array) -> tuple:
-        """Sums of the metrics of n ~ Poisson steps, each on one trajectory per environment."""
-        count_key, sample_key = jax.random.split(key)
-        is_warm = replay.num_filled(memory) >= burn_in_slots
-        count = jnp.where(is_warm, jax.random.poisson(count_key, config.off_policy_updates), 0)
-
-        def body(index: Array, state: tuple) -> tuple:
-            carry, sums = state
-            batch = replay.sample(memory, jax.random.fold_in(sample_key, index), config.num_envs)
-            carry, metrics = gradient_step(carry, batch, rate)
-            metrics["off_policy_loss"] = metrics["policy_loss"]
-            return carry, {name: sums[name] + metrics[name] for name in sums}
-
-        sums = {name: jnp.zeros(()) for name in (*REPLAYED, *OVER_ALL_STEPS)}
-        carry, sums = jax.lax.fori_loop(0, count, body, (carry, sums))
-        return carry, sums, count
+    def replayed_step(carry: tuple, batch: Trajectory, rate: Array) -> tuple[tuple, dict[str, Array]]:
+        carry, metrics = gradient_step(carry, batch, rate)
+        return carry, metrics | {"off_policy_loss": metrics["policy_loss"]}
 
     def update(state: ACERState, rollout: Trajectory, key: Array, rate: Array) -> tuple[ACERState, dict[str, Array]]:
         memory = replay.add(state.replay, rollout) if state.replay is not None else None
         carry: Any = (state.params, state.average_params, state.opt_state)
         carry, fresh = gradient_step(carry, rollout, rate)
-        count, sums = jnp.zeros((), jnp.int32), {name: jnp.zeros(()) for name in (*REPLAYED, *OVER_ALL_STEPS)}
+        sums, count = {name: jnp.zeros(()) for name in (*REPLAYED, *OVER_ALL_STEPS)}, jnp.zeros((), jnp.int32)
         if memory is not None:
-            carry, sums, count = replayed_steps(memory, carry, key, rate)
+            carry, sums, count = replay.poisson_steps(
+                memory,
+                key,
+                config.off_policy_updates,
+                burn_in_slots,
+                config.num_envs,  # one trajectory of each environment
+                lambda carry, batch: replayed_step(carry, batch, rate),
+                carry,
+                sums,
+            )
         metrics = {name: (fresh[name] + sums[name]) / (1 + count) for name in OVER_ALL_STEPS}
         metrics |= {name: sums[name] / jnp.maximum(count, 1) for name in REPLAYED}
         metrics |= {"entropy": fresh["entropy"], "policy_loss": fresh["policy_loss"], "off_policy_updates": count}

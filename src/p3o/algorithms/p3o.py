@@ -67,6 +67,10 @@ METRICS = (
 )
 
 
+REPLAYED = tuple(m.name for m in METRICS if m.weight)
+OVER_ALL_STEPS = ("value_loss", "grad_norm")
+
+
 def replayed_loss(network: Network, config: P3OConfig, params: Params, batch: Trajectory) -> tuple[Array, dict]:
     """Second and third term of eq. (14) on a replayed minibatch, with the (unweighted) value loss."""
     policy, advantage, value_loss, weight = evaluate(network, config, params, batch)
@@ -111,34 +115,27 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
         params = jax.tree.map(jnp.asarray, network.init(rng))
         return P3OState(params, optimizer.init(params), replay.init(example, slots) if is_replaying else None)
 
-    def replayed_steps(memory: Any, params: Params, opt_state: Any, key: Array, rate: Array) -> tuple:
-        """ξ ~ Poisson(m) steps once burn-in is over; returns sums of their metrics."""
-        count_key, sample_key = jax.random.split(key)
-        is_warm = replay.num_filled(memory) >= burn_in_slots
-        count = jnp.where(is_warm, jax.random.poisson(count_key, config.off_policy_updates), 0)
-
-        def body(index: Array, carry: tuple) -> tuple:
-            params, opt_state, sums = carry
-            columns = config.replay_samples * config.num_envs
-            batch = replay.sample(memory, jax.random.fold_in(sample_key, index), columns)
-            params, opt_state, aux = gradient_step(replayed_loss, params, opt_state, batch, rate)
-            return params, opt_state, {name: sums[name] + aux[name] for name in sums}
-
-        names = [m.name for m in METRICS if m.weight] + ["value_loss", "grad_norm"]
-        sums = {name: jnp.zeros(()) for name in names}
-        params, opt_state, sums = jax.lax.fori_loop(0, count, body, (params, opt_state, sums))
-        return params, opt_state, sums, count
+    def replayed_step(carry: tuple, batch: Trajectory, rate: Array) -> tuple[tuple, dict[str, Array]]:
+        params, opt_state, metrics = gradient_step(replayed_loss, *carry, batch, rate)
+        return (params, opt_state), metrics
 
     def update(state: P3OState, rollout: Trajectory, key: Array, rate: Array) -> tuple[P3OState, dict[str, Array]]:
         memory = replay.add(state.replay, rollout) if state.replay is not None else None
         params, opt_state, metrics = gradient_step(on_policy_loss, state.params, state.opt_state, rollout, rate)
-        count = jnp.zeros((), jnp.int32)
-        sums = {m.name: jnp.zeros(()) for m in METRICS if m.weight}
+        sums, count = {name: jnp.zeros(()) for name in (*REPLAYED, *OVER_ALL_STEPS)}, jnp.zeros((), jnp.int32)
         if memory is not None:
-            params, opt_state, sums, count = replayed_steps(memory, params, opt_state, key, rate)
-        for name in ("value_loss", "grad_norm"):
-            metrics[name] = (metrics[name] + sums.pop(name, 0.0)) / (1 + count)
-        metrics |= {name: total / jnp.maximum(count, 1) for name, total in sums.items()}
+            (params, opt_state), sums, count = replay.poisson_steps(
+                memory,
+                key,
+                config.off_policy_updates,
+                burn_in_slots,
+                config.replay_samples * config.num_envs,
+                lambda carry, batch: replayed_step(carry, batch, rate),
+                (params, opt_state),
+                sums,
+            )
+        metrics |= {name: (metrics[name] + sums[name]) / (1 + count) for name in OVER_ALL_STEPS}
+        metrics |= {name: sums[name] / jnp.maximum(count, 1) for name in REPLAYED}
         return P3OState(params, opt_state, memory), metrics | {"off_policy_updates": count}
 
     replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
