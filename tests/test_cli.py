@@ -559,3 +559,16 @@ def test_interrupt_on_a_terminal_gives_the_terminal_back(here):
     assert "go on with: p3o resume run" in drawn
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
     assert "Traceback" not in drawn
+
+
+def test_the_version_is_printed(capsys):
+    from p3o import __version__
+    from p3o.cli import parse
+
+    with pytest.raises(SystemExit) as stop:
+        parse(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"p3o {__version__}\n")
+
+
+def test_an_environment_that_has_moved_elsewhere_is_one_line(here):
+    assert "Ant-v2" in complaint(call("train", "Ant-v2", "--steps", 100))

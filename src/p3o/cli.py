@@ -281,6 +281,11 @@ def parse(arguments: list[str]) -> Command:
     """The command, or a UserError with the first thing that is wrong; --help prints and exits."""
     if not arguments:
         arguments = ["--help"]
+    if arguments == ["--version"]:
+        from p3o import __version__
+
+        print(f"p3o {__version__}")
+        raise SystemExit(0)
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
@@ -358,7 +363,7 @@ def main() -> NoReturn:
         print(f"p3o: {error}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt as stop:
-        print("p3o: stopped at once; `p3o resume` goes on from the last checkpoint", file=sys.stderr)
+        print("p3o: stopped at once; what a run folder holds goes on with `p3o resume`", file=sys.stderr)
         code = 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except BrokenPipeError:  # the reader of a pipe has left; Python's own flush at the end is to find no pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

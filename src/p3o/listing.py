@@ -38,7 +38,9 @@ def presets() -> Iterator[str]:
 
 
 def _show(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def environments() -> Iterator[str]:

@@ -381,12 +381,13 @@ def _best(run: Run) -> tuple[float, int]:
 
 
 def _speed(run: Run) -> float:
+    """Steps over seconds of the whole run, as the terminal has it; of the logging intervals where no episode ended."""
+    seconds = run.episodes["seconds"]
+    if seconds.size and seconds[-1] > 0:
+        return float(run.episodes["step"][-1] / seconds[-1])
     speed = run.updates.get("steps_per_second", np.empty(0))
     speed = speed[np.isfinite(speed)]
-    if speed.size:
-        return float(np.median(speed))
-    seconds = run.episodes["seconds"]
-    return float(run.episodes["step"][-1] / seconds[-1]) if seconds.size and seconds[-1] > 0 else math.nan
+    return float(np.median(speed)) if speed.size else math.nan
 
 
 def _settled(values: Array | None) -> float:

@@ -39,7 +39,7 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     except gym.error.Error as error:
         hint = nearest(name, gym.registry)
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
-    except (TypeError, ValueError, AssertionError, OSError) as error:
+    except (TypeError, ValueError, AssertionError, OSError, ImportError) as error:
         raise UserError(_one_line(env_id, error)) from None
 
 
