@@ -132,6 +132,13 @@ def prepare(network: Network, config: PPOConfig, params: Params, rollout: Trajec
     return jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[2:]), samples)
 
 
+def minibatch_rows(key: Array, config: PPOConfig) -> Array:
+    """Samples of each minibatch [epochs · minibatches, samples]: every epoch goes once through all, shuffled anew."""
+    epochs = jax.random.split(key, config.num_epochs)
+    rows = jax.vmap(lambda epoch: jax.random.permutation(epoch, config.steps_per_iteration))(epochs)
+    return rows.reshape(config.num_epochs * config.num_minibatches, -1)
+
+
 def make(config: PPOConfig, specs: Specs) -> Algorithm:
     """PPO for an environment."""
     network = make_network(specs.observation, specs.action, config)
@@ -161,9 +168,7 @@ def make(config: PPOConfig, specs: Specs) -> Algorithm:
             params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
             return (params, opt_state), metrics | {"grad_norm": optax.tree.norm(gradient)}
 
-        epochs = jax.random.split(key, config.num_epochs)
-        rows = jax.vmap(lambda epoch: jax.random.permutation(epoch, size))(epochs)
-        rows = rows.reshape(config.num_epochs * config.num_minibatches, -1)
+        rows = minibatch_rows(key, config)
         (params, opt_state), metrics = jax.lax.scan(step, (state.params, state.opt_state), rows)
         return PPOState(params, opt_state), {name: jnp.mean(values) for name, values in metrics.items()}
 

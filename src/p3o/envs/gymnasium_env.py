@@ -21,7 +21,7 @@ LONGEST_REBUILD = 1_000_000  # actions of an episode that are kept for a rebuild
 def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> gym.Env:
     """One environment by id (`Name-v0` or `module:Name-v0`), without Gymnasium's checker; errors in one line."""
     silence_mujoco()
-    _register_extras(env_id)
+    _refuse_atari(env_id)
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -54,16 +54,13 @@ def _missing(env_id: str, detail: str) -> str:
     return f"environment {env_id!r} needs a package that is not installed: {help_line}"
 
 
-def _register_extras(env_id: str) -> None:
-    """Packages that register their environments only on import."""
+def _refuse_atari(env_id: str) -> None:
+    """Raw frames would train for hours and learn next to nothing: better no answer than that one."""
     if env_id.startswith("ALE/") or "NoFrameskip" in env_id:
-        try:
-            with quietly():
-                gym.register_envs(importlib.import_module("ale_py"))
-        except ModuleNotFoundError:
-            raise UserError(_missing(env_id, "ale_py")) from None
-        # Raw frames would train for hours and learn next to nothing: better no answer than that one.
-        raise UserError(f"environment {env_id!r}: Atari games need their own preprocessing, which is not there yet")
+        raise UserError(
+            f"environment {env_id!r}: Atari games need their own preprocessing, which is not there yet (installing the "
+            "extra p3o[atari] does not change that)"
+        )
 
 
 class HostVectorEnv:
