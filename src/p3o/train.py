@@ -78,7 +78,8 @@ class Trainer:
             config.normalize_reward,
         )
         self.rollout = Rollout(config, specs, env, self.normalizer)
-        self.actor = Actor(self.algorithm.policy, specs)
+        quick = self.algorithm.host_policy(config.num_envs) if self.algorithm.host_policy else None
+        self.actor = Actor(self.algorithm.policy, specs, quick)
         self.act_rng = np.random.Generator(np.random.PCG64(streams.act))
         self.step = 0
         self.iteration = 0
