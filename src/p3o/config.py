@@ -71,6 +71,11 @@ class Config:
     action_clip: bool = setting(True, "Clip Box actions to the bounds before the environment sees them.")
     checkpoint_every: int = setting(20_000, "Environment steps between checkpoints.", minimum=1)
     eval_episodes: int = setting(10, "Episodes of each evaluation under --eval-every.", minimum=1)
+    device: str = setting(
+        "auto",
+        "Where to learn: auto takes a GPU for images, and for vectors if an update is measured to be faster there.",
+        choices=("auto", "cpu", "gpu"),
+    )
     deterministic: bool = setting(False, "On a GPU: bit-equal results at some cost in speed (a CPU always is).")
 
     @property

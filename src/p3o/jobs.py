@@ -21,6 +21,7 @@ from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
 from p3o.errors import UserError
 from p3o.model import plain
+from p3o.placement import accelerators
 from p3o.presets import preset_settings
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
@@ -68,8 +69,8 @@ class Setup(NamedTuple):
     spaces: tuple[gym.Space, gym.Space]
 
 
-def set_up(job: Job) -> Setup:
-    """Check everything about a job and build its trainer."""
+def set_up(job: Job, device_name: str = "auto") -> Setup:
+    """Check everything about a job and build its trainer, on the device that it ran on before where it is resumed."""
     entry = algorithms.find(job.algo)
     if not 0 <= job.seed < 2**63:
         raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
@@ -89,6 +90,10 @@ def set_up(job: Job) -> Setup:
     preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind)
     config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
     device.configure(specs.observation.kind, config.deterministic)
+    if device_name == "auto":
+        device_name = config.device
+    elif device_name == "gpu" and not accelerators():  # resumed on a machine without one
+        device_name = "cpu"
     streams = seeds.derive(job.seed)
     env: VectorEnv
     if make is None:
@@ -97,7 +102,7 @@ def set_up(job: Job) -> Setup:
         env = HostVectorEnv(make, config.num_envs, streams.envs)
         if len({id(e) for e in (first, *env.envs)}) <= config.num_envs:
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
-    return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed), spaces)
+    return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed, device_name), spaces)
 
 
 def _for_vector_env(job: Job) -> dict[str, Any]:
@@ -155,6 +160,7 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
         "settings": settings,
         "versions": versions(),
         "machine": machine(),
+        "device": "cpu" if setup.trainer.device.platform == "cpu" else "gpu",
         "command": shlex.join(command) if command else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "resumes": [],
@@ -191,6 +197,8 @@ def check_types(config: dict[str, Any], folder: Path) -> None:
                 raise UserError(f"{file} is damaged: {prefix}{name} is missing")
             if type(part[name]) is not kind:
                 raise UserError(f"{file} is damaged: {prefix}{name} is {part[name]!r}, which is no {kind.__name__}")
+    if config.get("device", "cpu") not in ("cpu", "gpu"):
+        raise UserError(f"{file} is damaged: device is {config['device']!r}, which is neither cpu nor gpu")
     every = config.get("eval_every")
     if config["steps"] < 1 or not (every is None or (type(every) is int and every >= 1)):
         raise UserError(f"{file} is damaged: steps is {config['steps']} and eval_every {every!r}")

@@ -197,6 +197,8 @@ class Session:
         ]
         if trainer.algorithm.replay_bytes:
             lines.append(f"replay: {format_bytes(trainer.algorithm.replay_bytes)}, allocated once")
+        if trainer.placement.reason:
+            lines.append(f"learns on {trainer.placement.reason}")
         if trainer.device.platform != "cpu" and not config.deterministic:
             lines.append("on this device resume is exact only with --set deterministic=true")
         if self.folder is not None:
@@ -355,7 +357,9 @@ def _resume_locked(
     folder: Path, config: dict[str, Any], display: Display, steps: int | None, env: EnvSource | None
 ) -> Session:
     job = job_of(config, folder, env)
-    setup = set_up(job)
+    setup = set_up(job, config.get("device", "auto"))
+    if config.get("device") == "gpu" and setup.trainer.device.platform == "cpu":
+        display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")
     if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
         setup.spaces[1]
     ):
