@@ -10,6 +10,7 @@ from p3o.display import NoDisplay
 from p3o.errors import UserError
 from p3o.jobs import Job, set_up
 from p3o.session import resume, start
+from p3o.signals import StopSignals
 
 JOB = Job("CartPole-v1", "p3o", 400, settings={"num_steps": 16})
 
@@ -94,7 +95,7 @@ def test_the_measurement_includes_replayed_updates(parts, monkeypatch):
 def test_a_resumed_run_learns_where_it_did_before(tmp_path, monkeypatch):
     session, folder_lock = start(JOB, tmp_path / "run", NoDisplay())
     with folder_lock:
-        session.run()
+        session.run(StopSignals())
     file = tmp_path / "run" / "config.json"
     config = json.loads(file.read_text())
     assert config["device"] == "cpu"
@@ -116,7 +117,7 @@ class Messages(NoDisplay):
 def test_a_gpu_run_resumed_without_a_gpu_says_so(tmp_path):
     session, folder_lock = start(JOB, tmp_path / "run", NoDisplay())
     with folder_lock:
-        session.run()
+        session.run(StopSignals())
     file = tmp_path / "run" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "gpu"}))
     display = Messages()
