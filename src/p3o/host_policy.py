@@ -19,18 +19,17 @@ class HostPolicy:
         self.log_std: np.ndarray | None = None
 
     def set_params(self, params: Params) -> None:
-        """Copies: the learner's buffers are donated to its next update."""
+        """NumPy arrays, which stay in use."""
         trunk = params["policy"] if "policy" in params else params["trunk"]
         self._layers = []
         for layer in trunk["vector"]:
             weight, bias = self._read(layer)
             self._layers.append((weight, bias, np.empty_like(bias)))
         self._head = self._read(params["policy_head"])
-        self.log_std = np.array(params["log_std"]) if "log_std" in params else None
+        self.log_std = params["log_std"] if "log_std" in params else None
 
     def _read(self, layer: Params) -> tuple[np.ndarray, np.ndarray]:
-        bias = np.asarray(layer["bias"])
-        return np.array(layer["weight"]), np.tile(bias, (self._num_envs, 1))
+        return layer["weight"], np.tile(layer["bias"], (self._num_envs, 1))
 
     def __call__(self, x: np.ndarray, out: np.ndarray) -> None:
         """Vectors [E, D] to the head's outputs [E, A], written to `out`."""

@@ -45,10 +45,9 @@ class Actor:
 
     def set_params(self, params: Params) -> None:
         """Copies: the learner's buffers are donated to its next update."""
+        self._params = jax.tree.map(np.array, params) if self.is_on_host else params
         if self.quick is not None:
-            self.quick.set_params(params)
-        else:
-            self._params = jax.tree.map(np.array, params) if self.is_on_host else params
+            self.quick.set_params(self._params)
 
     def __call__(self, observation: Observation) -> Distribution:
         policy = self._policy(self._params, observation)
