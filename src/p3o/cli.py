@@ -213,19 +213,18 @@ class Bench:
         from p3o import bench
 
         imports = time.perf_counter() - started
-        notes = Console(stderr=True)
-        with notes.status("measuring") as status:
-            is_live = notes.is_terminal
-            picture = bench.measure(
-                self.env or bench.default_env(),
-                self.algos,
-                seconds,
-                self.preset,
-                settings,
-                env_kwargs,
-                imports,
-                lambda text: status.update(f"measuring {text}") if is_live else None,
-            )
+        # lines, where there is somebody to read them: a moving display would take part of what is measured
+        is_watched = sys.stderr is not None and sys.stderr.isatty()
+        picture = bench.measure(
+            self.env or bench.default_env(),
+            self.algos,
+            seconds,
+            self.preset,
+            settings,
+            env_kwargs,
+            imports,
+            (lambda text: print(f"measuring {text}", file=sys.stderr)) if is_watched else (lambda text: None),
+        )
         if self.json:
             print(json.dumps(bench.as_json(picture)))
         else:

@@ -22,7 +22,7 @@ class Clocks:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.calls: dict[str, int] = defaultdict(int)
-        self.each: dict[str, list[float]] = defaultdict(list)  # seconds of every call, where asked for
+        self.each: dict[str, list[float]] = defaultdict(list)  # processor seconds of every call, where asked for
         self._nested: dict[str, int] = defaultdict(int)  # timed calls made by each named function
         self._stack: list[list[Any]] = []  # name and seconds of inner calls, outermost first
 
@@ -31,8 +31,9 @@ class Clocks:
         stack, clock = self._stack, time.perf_counter
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            frame = [name, 0.0]
+            frame: list[Any] = [name, 0.0]
             stack.append(frame)
+            processor_started = time.process_time() if keep_each else 0.0
             started = clock()
             try:
                 return function(*arguments, **keywords)
@@ -45,7 +46,7 @@ class Clocks:
                     stack[-1][1] += elapsed
                     self._nested[stack[-1][0]] += 1
                 if keep_each:
-                    self.each[name].append(elapsed)
+                    self.each[name].append(time.process_time() - processor_started)
 
         return timed
 
@@ -160,7 +161,7 @@ class Breakdown(NamedTuple):
     parts: dict[str, float]  # by PARTS
     iterations: int
     steps: int
-    update_seconds: list[float]
+    update_seconds: list[float]  # of the processor: other programs' turns would hide what one step takes
     metrics: list[dict[str, float]]  # of the same updates
 
     @property
