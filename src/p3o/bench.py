@@ -200,6 +200,8 @@ def logging_seconds(setup: Setup, seconds: float) -> float:
         with lock:
             session = Session(setup, NoDisplay(), folder, entries)
             session.recorder = Recorder(folder, setup.trainer.algorithm.metrics)
+            setup.trainer.iterate(SCHEDULE_STEPS)
+            session._write_line()  # the first imports the event writer
             ended = time.perf_counter() + seconds
             while len(per_iteration) < 2 or time.perf_counter() < ended:
                 result = setup.trainer.iterate(SCHEDULE_STEPS)
@@ -213,7 +215,6 @@ def logging_seconds(setup: Setup, seconds: float) -> float:
             session.recorder.close()
     line_every = max(INTERVAL_ITERATIONS, INTERVAL_STEPS / config.steps_per_iteration)
     save_every = max(1.0, config.checkpoint_every / config.steps_per_iteration)
-    # medians of the rare ones: the first line imports the event writer
     rare = statistics.median(per_line) / line_every + min(per_save) / save_every
     return statistics.fmean(per_iteration) + rare
 
