@@ -34,7 +34,8 @@ def one_thread() -> dict[str, str]:
 def start_worker(script: str, what: Any, core: int | None) -> subprocess.Popen[str]:
     """A process of the script that runs one measurement and prints one line of JSON."""
     command = pinned([sys.executable, script, "--worker", json.dumps(what)], core)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=one_thread())
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=one_thread())
 
 
 def result_of(process: subprocess.Popen[str]) -> Any:
