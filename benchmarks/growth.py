@@ -4,13 +4,13 @@
                                 [--save FILE.json | --load FILE.json]
 
 Every series is a process of its own on one core. For each point a trainer is made, warmed up, and its iterations are
-timed by part. The exponent is that of a power law through the last three points (1 is linear, 2 quadratic, 0 free),
-and is held against what it has to be: nothing should grow faster than its arithmetic.
+timed by part, in processor time, so that other programs on the machine count for less. The exponent is that of a power
+law through the last three points (1 is linear, 2 quadratic, 0 free), and is held against what it has to be: nothing
+should grow faster than its arithmetic.
 """
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -131,16 +131,17 @@ def measure(series: Series, value: int, seconds: float) -> dict[str, Any]:
     fill_replay(trainer)
     for _ in range(2):
         trainer.iterate(HORIZON)
-    each, step, started = [], trainer.step, time.perf_counter()
-    while len(each) < 3 or time.perf_counter() - started < seconds:
-        before = time.perf_counter()
+    clock = time.process_time
+    count, step, started = 0, trainer.step, clock()
+    while count < 3 or clock() - started < seconds:
         trainer.iterate(HORIZON)
-        each.append(time.perf_counter() - before)
-    speed = (trainer.step - step) / (time.perf_counter() - started)
-    parts = breakdown(trainer, seconds, HORIZON).parts
+        count += 1
+    elapsed = clock() - started
+    speed = (trainer.step - step) / elapsed
+    parts = breakdown(trainer, seconds, HORIZON, clock).parts
     trainer.env.close()
     grouped = {name: sum(parts[part] for part in members) for name, members in GROUPS.items()}
-    return {"value": value, "speed": speed, "seconds": statistics.fmean(each)} | grouped
+    return {"value": value, "speed": speed, "seconds": elapsed / count} | grouped
 
 
 def worker(what: dict[str, Any]) -> None:

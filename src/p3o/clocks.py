@@ -14,12 +14,14 @@ from p3o.train import Trainer
 PARTS = ("simulator", "acting", "normalising", "copying", "updating")  # copying: all that is none of the others
 AROUND = "around the simulator"  # the vector environment's own loop
 CALIBRATION_CALLS = 5_000
+Clock = Callable[[], float]
 
 
 class Clocks:
     """Time spent in named functions, less that spent in other named functions they call, less the clocks' own."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
         self.seconds: dict[str, float] = defaultdict(float)
         self.calls: dict[str, int] = defaultdict(int)
         self.each: dict[str, list[float]] = defaultdict(list)  # processor seconds of every call, where asked for
@@ -28,7 +30,7 @@ class Clocks:
 
     def wrap(self, function: Callable[..., Any], name: str, keep_each: bool = False) -> Callable[..., Any]:
         """The function with its time added to `name`."""
-        stack, clock = self._stack, time.perf_counter
+        stack, clock = self._stack, self.clock
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             frame: list[Any] = [name, 0.0]
@@ -69,21 +71,21 @@ class Cost(NamedTuple):
     outside: float  # to the time of its caller
 
 
-def calibrate() -> Cost:
+def calibrate(clock: Clock = time.perf_counter) -> Cost:
     """The cost of a timed call on this machine, now."""
 
     def nothing(argument: Any) -> Any:
         return argument
 
     def seconds(function: Callable[[Any], Any]) -> float:
-        started = time.perf_counter()
+        started = clock()
         for _ in range(CALIBRATION_CALLS):
             function(None)
-        return (time.perf_counter() - started) / CALIBRATION_CALLS
+        return (clock() - started) / CALIBRATION_CALLS
 
     best = Cost(float("inf"), float("inf"))
     for _ in range(5):  # the least disturbed of them
-        clocks = Clocks()
+        clocks = Clocks(clock)
         plain, timed = seconds(nothing), seconds(clocks.wrap(nothing, "nothing"))
         inside = clocks.seconds["nothing"] / CALIBRATION_CALLS
         cost = Cost(max(0.0, inside - plain), max(0.0, timed - inside))
@@ -92,9 +94,9 @@ def calibrate() -> Cost:
 
 
 @contextlib.contextmanager
-def timed(trainer: Trainer) -> Iterator[Clocks]:
+def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks]:
     """Clocks on the parts of a trainer that has run before: all knowledge of its insides is here."""
-    clocks, undo = Clocks(), contextlib.ExitStack()
+    clocks, undo = Clocks(clock), contextlib.ExitStack()
 
     def replace(owner: Any, name: str, part: str) -> None:
         _put(undo, owner, name, clocks.wrap(getattr(owner, name), part))
@@ -169,16 +171,21 @@ class Breakdown(NamedTuple):
         return sum(self.parts.values())
 
 
-def breakdown(trainer: Trainer, seconds: float, schedule_steps: int = 10_000_000) -> Breakdown:
-    """Run whole iterations of a warm trainer for some seconds and say where their time went."""
-    cost = calibrate()
+def breakdown(
+    trainer: Trainer, seconds: float, schedule_steps: int = 10_000_000, clock: Clock = time.perf_counter
+) -> Breakdown:
+    """Run whole iterations of a warm trainer for some seconds and say where their time went.
+
+    With `time.process_time` as the clock other programs on the same core do not count, nor does time asleep.
+    """
+    cost = calibrate(clock)
     metrics: list[dict[str, float]] = []
     first_step = trainer.step
-    with timed(trainer) as clocks:
-        started = time.perf_counter()
-        while not metrics or time.perf_counter() - started < seconds:
+    with timed(trainer, clock) as clocks:
+        started = clock()
+        while not metrics or clock() - started < seconds:
             metrics.append(trainer.iterate(schedule_steps).metrics)
-        total = time.perf_counter() - started
+        total = clock() - started
     net = clocks.net(cost)
     if not clocks.calls["simulator"]:  # its members cannot be reached: all of it is the simulator
         net["simulator"] = net.pop(AROUND)
