@@ -123,25 +123,27 @@ def fill_replay(trainer: Any) -> None:
 
 
 def measure(series: Series, value: int, seconds: float) -> dict[str, Any]:
+    """Seconds of a mean iteration by group, and steps a second."""
     from p3o.clocks import breakdown
     from p3o.jobs import set_up
 
-    trainer = set_up(job_at(series, value)).trainer
+    setup = set_up(job_at(series, value))
+    trainer = setup.trainer
     trainer.iterate(HORIZON)
     fill_replay(trainer)
     for _ in range(2):
+        started = time.process_time()
         trainer.iterate(HORIZON)
-    clock = time.process_time
-    count, step, started = 0, trainer.step, clock()
-    while count < 3 or clock() - started < seconds:
-        trainer.iterate(HORIZON)
-        count += 1
-    elapsed = clock() - started
-    speed = (trainer.step - step) / elapsed
-    parts = breakdown(trainer, seconds, HORIZON, clock).parts
+    once = time.process_time() - started
+    found = breakdown(trainer, max(seconds, 8 * once), HORIZON, time.process_time)
     trainer.env.close()
+    parts = found.parts
+    if series.algo == "p3o":  # as many replayed updates as there are on average, not as happened to be drawn
+        drawn = sum(m["off_policy_updates"] for m in found.metrics) / found.iterations
+        parts["updating"] *= setup.config.off_policy_updates / drawn
     grouped = {name: sum(parts[part] for part in members) for name, members in GROUPS.items()}
-    return {"value": value, "speed": speed, "seconds": elapsed / count} | grouped
+    whole = sum(grouped.values())
+    return {"value": value, "speed": found.steps / found.iterations / whole, "seconds": whole} | grouped
 
 
 def worker(what: dict[str, Any]) -> None:
@@ -149,7 +151,7 @@ def worker(what: dict[str, Any]) -> None:
     points = []
     for value in series.values:
         points.append(measure(series, value, what["seconds"]))
-        print(json.dumps(points), flush=True)
+    print(json.dumps(points))
 
 
 def exponent(points: list[dict[str, Any]], name: str) -> float:
@@ -227,7 +229,7 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="for the speed of a point, and again for its parts")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of measuring for each point")
     parser.add_argument("--core", type=int, default=0, help="core to pin every process to; -1 for none")
     parser.add_argument("--only", nargs="+", default=list(SERIES), choices=list(SERIES))
     parser.add_argument("--save", type=Path, help="file for the numbers")
