@@ -54,7 +54,7 @@ test-all: .venv/test-all
 
 # Speed against Stable-Baselines3 and SBX, in an environment of its own (torch is large).
 peers: .venv-peers/ready
-	.venv-peers/bin/python benchmarks/peers.py
+	.venv-peers/bin/python benchmarks/peers.py --write docs/performance.md
 
 .venv-peers/ready: requirements/train.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed"; exit 2; }

@@ -179,6 +179,60 @@ class Report:
 
 
 @dataclass
+class Bench:
+    """Show how fast this machine trains on an environment, where the time goes, and what would help."""
+
+    env: Positional[Annotated[str | None, arg(metavar="[ENV]")]] = None
+    """A Gymnasium id or module:Id; HalfCheetah-v5 where MuJoCo is installed, else CartPole-v1."""
+    algos: Annotated[list[str], arg(metavar="ALGO ...")] = field(default_factory=list)
+    """Algorithms to measure; all that can act in the environment unless given."""
+    seconds: Number = "6"
+    """Seconds of measuring for each algorithm, start-up and compilation not counted."""
+    preset: str = "default"
+    """Named settings: default or paper."""
+    set: Words = field(default_factory=list)
+    """Settings over the preset's."""
+    env_set: Words = field(default_factory=list)
+    """Arguments of the environment's constructor."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        import time
+
+        from p3o.config import parse_assignments, parse_number
+
+        seconds = parse_number(self.seconds, "--seconds")
+        if not 0 < seconds <= 3600:
+            raise UserError(f"--seconds: {self.seconds!r} is not a number above 0 and up to 3600")
+        settings = parse_assignments(self.set, "--set")
+        env_kwargs = {k: parse_value(v) for k, v in parse_assignments(self.env_set, "--env-set").items()}
+        started = time.perf_counter()
+        from rich.console import Console
+
+        from p3o import bench
+
+        imports = time.perf_counter() - started
+        # lines, where there is somebody to read them: a moving display would take part of what is measured
+        is_watched = sys.stderr is not None and sys.stderr.isatty()
+        picture = bench.measure(
+            self.env or bench.default_env(),
+            self.algos,
+            seconds,
+            self.preset,
+            settings,
+            env_kwargs,
+            imports,
+            (lambda text: print(f"measuring {text}", file=sys.stderr)) if is_watched else (lambda text: None),
+        )
+        if self.json:
+            print(json.dumps(bench.as_json(picture)))
+        else:
+            bench.show(picture, Console())
+        return 0
+
+
+@dataclass
 class List:
     """Show what there is: algorithms, presets with all settings, or environments."""
 
@@ -195,13 +249,22 @@ class List:
         return 0
 
 
-COMMANDS = {"train": Train, "resume": Resume, "eval": Eval, "video": Video, "report": Report, "list": List}
+COMMANDS = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "video": Video,
+    "report": Report,
+    "bench": Bench,
+    "list": List,
+}
 Commands = (
     Annotated[Train, subcommand("train")]
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Eval, subcommand("eval")]
     | Annotated[Video, subcommand("video")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[Bench, subcommand("bench")]
     | Annotated[List, subcommand("list")]
 )
 
