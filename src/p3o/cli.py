@@ -179,15 +179,49 @@ class Report:
 
 
 @dataclass
-class List:
-    """Show what there is: algorithms, presets with all settings, or environments."""
+class Reproduce:
+    """Run one of the paper's tables or figures and write its numbers beside the paper's; the same command goes on."""
 
-    what: Positional[Annotated[str, arg(metavar="[algorithms|presets|environments]")]] = "algorithms"
+    experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]]
+    """Its name; `p3o list experiments` shows them."""
+    out: Positional[Annotated[str, arg(metavar="OUT")]]
+    """Folder of the runs, the report and the table."""
+    seeds: Annotated[str | None, arg(metavar="N")] = None
+    """10 means 0 to 9; 5-9 and 3,7 also work; the paper's unless given."""
+    scale: Annotated[str, arg(metavar="X")] = "1"
+    """Share of the paper's steps, as 0.01; below 1 nothing is comparable with the paper."""
+    workers: Number | None = None
+    """Runs at once; as many as there are cores unless given."""
+    ray: str | None = None
+    """Run on a Ray cluster: auto or ray://HOST:PORT."""
+
+    def run(self) -> int:
+        from p3o.config import parse_count, parse_number, parse_seeds
+        from p3o.experiments.reproduce import reproduce
+
+        seeds = None if self.seeds is None else parse_seeds(self.seeds)
+        workers = None if self.workers is None else parse_count(self.workers, "--workers")
+        scale = parse_number(self.scale, "--scale")
+        return reproduce(self.experiment, Path(self.out), seeds, scale, workers, self.ray)
+
+
+@dataclass
+class List:
+    """Show what there is: algorithms, presets with all settings, the paper's experiments, or environments."""
+
+    what: Positional[Annotated[str, arg(metavar="[algorithms|presets|experiments|environments]")]] = "algorithms"
+    runs: Annotated[str, arg(name="in", aliases=["--runs"], metavar="OUT")] = "runs"
+    """Folder in which finished runs of experiments are counted."""
 
     def run(self) -> int:
         from p3o import listing
 
-        known = {"algorithms": listing.algorithms, "presets": listing.presets, "environments": listing.environments}
+        known = {
+            "algorithms": listing.algorithms,
+            "presets": listing.presets,
+            "experiments": lambda: listing.experiments(Path(self.runs)),
+            "environments": listing.environments,
+        }
         if self.what not in known:
             raise UserError(f"list {self.what!r}: one of {', '.join(known)} was expected{nearest(self.what, known)}")
         for line in known[self.what]():
@@ -195,12 +229,21 @@ class List:
         return 0
 
 
-COMMANDS = {"train": Train, "resume": Resume, "eval": Eval, "video": Video, "report": Report, "list": List}
+COMMANDS = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "video": Video,
+    "reproduce": Reproduce,
+    "report": Report,
+    "list": List,
+}
 Commands = (
     Annotated[Train, subcommand("train")]
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Eval, subcommand("eval")]
     | Annotated[Video, subcommand("video")]
+    | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Report, subcommand("report")]
     | Annotated[List, subcommand("list")]
 )
