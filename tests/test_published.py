@@ -1,5 +1,7 @@
 """The published comparison: a table worked by hand, and the counts that the paper's own numbers give."""
 
+from pathlib import Path
+
 import pytest
 
 from p3o.experiments import published as pub
@@ -53,3 +55,14 @@ def test_write(tmp_path):
     text = (tmp_path / "summary.md").read_text()
     assert "| 33:15 | – | 32:17 | **does not agree** (Pitfall not published) |" in text
     assert "| 18:30 | IceHockey | 18:30 | agrees |" in text
+    assert "- median over the 8 tasks of P3O's number over PPO's: 2.04" in text
+    assert "- median over the 8 tasks of P3O's number over A2C's: 2.23" in text
+    assert "- A2C without GAE against A2CG, tasks won : lost: 8:0" in text
+    assert "- P3O against the quoted Q-Prop: 4:1" in text
+
+
+def test_the_page_about_the_paper_has_what_the_command_prints(tmp_path):
+    pub.write(tmp_path)
+    page = (Path(__file__).parent.parent / "docs" / "paper.md").read_text(encoding="utf-8").splitlines()
+    printed = (tmp_path / "summary.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in printed if line.startswith(("|", "- ", "Games")) and line not in page] == []

@@ -1,5 +1,7 @@
 """The lemma's two sides on a problem worked by hand, and the checks that depend on them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,11 @@ def test_penalty_to_all_past_iterates_shrinks_the_step_as_one_over_k():
     best = past.mean(0) - rate / 7 * slope
     gradient = slope + (best - past).sum(0) / rate
     np.testing.assert_allclose(gradient, 0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_page_about_the_paper_has_what_the_command_prints(tmp_path):
+    sb.write(tmp_path)
+    page = (Path(__file__).parent.parent / "docs" / "paper.md").read_text(encoding="utf-8").splitlines()
+    printed = (tmp_path / "summary.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in printed if line.startswith(("|", "- ")) and line not in page] == []

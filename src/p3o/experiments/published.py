@@ -1,4 +1,4 @@
-"""The paper's Atari table against published scores of others: what it claims and what comes out. No training."""
+"""The paper's tables against published scores of others: what it claims and what comes out. No training."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from p3o import statistics
-from p3o.experiments.reference import paper_column, paper_wins, published
+from p3o.experiments.reference import paper_column, paper_wins, published, quoted_score
+from p3o.runs import format_return
 
 OPPONENTS = {  # columns of published_atari_wide.csv
     "ddqn": "DDQN, no-op starts, 200M frames (van Hasselt et al. 2016)",
@@ -27,6 +28,13 @@ OPPONENTS = {  # columns of published_atari_wide.csv
 }
 CLAIMED = {"ddqn": (32, 17), "c51": (18, 30), "sil": (26, 22)}  # the paper's text, wins : losses
 BASELINES = ("a2c", "acer", "ppo")
+MUJOCO = {  # columns of published_mujoco_wide.csv
+    "baselines_ppo2_1M": "PPO, Baselines, 1M",
+    "baselines_ppo2_1M_openrlbenchmark": "PPO, Baselines again, 1M",
+    "tianshou_a2c_3M": "A2C, Tianshou, 3M",
+    "tianshou_ppo_3M": "PPO, Tianshou, 3M",
+    "tianshou_trpo_3M": "TRPO, Tianshou, 3M",
+}
 
 
 class Tally(NamedTuple):
@@ -95,7 +103,8 @@ def write(out: Path) -> list[Path]:
         rows.append((name, found.wins, found.losses, len(found.ties), claimed, *games))
     with open(out / "comparison.csv", "w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
-    (out / "summary.md").write_text("\n".join(_markdown(columns, tallies)) + "\n", encoding="utf-8")
+    lines = [*_markdown(columns, tallies), "", *_mujoco_markdown()]
+    (out / "summary.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "comparison.csv", out / "summary.md"]
 
 
@@ -133,6 +142,34 @@ def _markdown(columns: Mapping[str, Mapping[str, float]], tallies: Mapping[str, 
         f"The two best of the four are less than 5 % apart on {close_games(columns, 0.05)} games and less than "
         f"10 % on {close_games(columns, 0.10)}."
     )
+
+
+def _mujoco_markdown() -> Iterator[str]:
+    """The paper's MuJoCo table beside other people's runs of the same baselines."""
+    paper = {algo: paper_column("mujoco", algo) for algo in ("a2c", "a2cg", "ppo", "p3o")}
+    others = {name: published(name, "mujoco") for name in MUJOCO}
+    yield "# The paper's MuJoCo table"
+    yield ""
+    yield "Its numbers at 3M steps (training returns), and what others published (Tianshou's are test episodes):"
+    yield ""
+    yield f"| task | A2C | A2CG | PPO | P3O | {' | '.join(MUJOCO.values())} |"
+    yield f"| --- |{' --- |' * (len(paper) + len(others))}"
+    for task in paper["p3o"]:
+        numbers = [column.get(task) for column in (*paper.values(), *others.values())]
+        yield f"| {task} | {' | '.join('–' if x is None else format_return(x) for x in numbers)} |"
+    yield ""
+    for algo in ("ppo", "a2c"):
+        ratio = np.median([paper["p3o"][task] / x for task, x in paper[algo].items()])
+        yield f"- median over the 8 tasks of P3O's number over {algo.upper()}'s: {ratio:.2f}"
+    yield f"- A2C without GAE against A2CG, tasks won : lost: {tally(paper['a2c'], paper['a2cg']).text}"
+    for name, other in (("qprop", "Q-Prop"), ("ipg", "IPG")):
+        quoted = {task: x for task in paper["p3o"] if (x := quoted_score(task, name)) is not None}
+        yield f"- P3O against the quoted {other}: {tally(paper['p3o'], quoted).text}"
+    for name, what in MUJOCO.items():
+        yield f"- P3O against {what}: {tally(paper['p3o'], others[name]).text}"
+        algo = name.split("_")[1].removesuffix("2")
+        if algo in paper:
+            yield f"- the paper's own {algo.upper()} against {what}: {tally(paper[algo], others[name]).text}"
 
 
 def _counts(won: Mapping[str, int]) -> str:
