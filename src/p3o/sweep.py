@@ -51,8 +51,8 @@ def run(
     check_out(out)
     runs = check_jobs(jobs, out)
     with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(StopSignals())
         engine = _make_engine(workers, ray, stack)
+        stop = stack.enter_context(StopSignals())  # after the engine: Ray brings a handler of its own
         _claim(out, stack)
         for each in runs:
             inspect(each)

@@ -124,8 +124,11 @@ class Schedule:
             run.saved_step = saved_step(run.folder)
             run.state = "running"
             self._board.say("resume" if run.saved_step else "start", run)
-            self._engine.start(run)
             has_started = True
+            try:
+                self._engine.start(run)
+            except UserError as error:
+                self._fail(run, str(error))
         if has_started:
             self._ledger.write()
 
