@@ -128,6 +128,12 @@ def parse_seeds(text: str, what: str = "--seeds") -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def check_variant(name: str, what: str = "--variant") -> str:
+    if not all(c.isalnum() or c in "-_.=+" for c in name):
+        raise UserError(f"{what} {name!r}: letters, digits and - _ . = + only, since it names a folder")
+    return name
+
+
 def _convert(name: str, value: Any, annotation: Any) -> Any:
     """Bring a value from the command line, JSON or Python to the field's type, or raise a UserError."""
     allowed = _allowed(annotation)
