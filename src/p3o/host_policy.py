@@ -20,7 +20,7 @@ class HostPolicy:
 
     def set_params(self, params: Params) -> None:
         """NumPy arrays, which stay in use."""
-        trunk = params["policy"] if "policy" in params else params["trunk"]
+        trunk = params.get("policy", params.get("trunk"))
         self._layers = []
         for layer in trunk["vector"]:
             weight, bias = self._read(layer)
