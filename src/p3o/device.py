@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
@@ -67,15 +66,6 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def choose(observation_kind: str) -> Any:
-    """The device to learn on: a GPU for images where there is one; small networks are faster on the CPU."""
-    import jax
-
-    if observation_kind == "vector":
-        return jax.local_devices(backend="cpu")[0]
-    return jax.devices()[0]
 
 
 def free_memory() -> int | None:

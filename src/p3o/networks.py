@@ -15,6 +15,7 @@ import numpy as np
 
 from p3o.config import Config
 from p3o.distributions import Distribution, spread
+from p3o.host_policy import HostPolicy
 from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params
 
@@ -28,6 +29,7 @@ class Network(NamedTuple):
     policy: Callable[[Params, Observation], Distribution]
     value: Callable[[Params, Observation], Array]  # [...]
     policy_and_value: Callable[[Params, Observation], tuple[Distribution, Array]]
+    host_policy: Callable[[int], HostPolicy] = HostPolicy  # `policy` on so many vectors, quickly
 
 
 def orthogonal(rng: np.random.Generator, rows: int, columns: int, gain: float) -> np.ndarray:

@@ -46,7 +46,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         # TensorFlow: ones at the start (a warm-up of some 500 steps), ε inside the root
         "rmsprop_tf": lambda: optax.scale_by_rms(config.rmsprop_decay, eps, initial_scale=1.0, eps_in_sqrt=True),
     }
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), rules[config.optimizer]())
+    chain = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), rules[config.optimizer]())
+    # compiled as one: JAX would otherwise compile a filling function for each shape, a second at every start
+    return optax.GradientTransformation(jax.jit(chain.init), chain.update)
 
 
 def apply(

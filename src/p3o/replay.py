@@ -35,7 +35,9 @@ def init(example: Trajectory, slots: int) -> ReplayState:
         time, envs, *rest = leaf.shape
         return jnp.zeros((slots, envs, time, *rest), leaf.dtype)
 
-    return ReplayState(jax.tree.map(empty, example), jnp.zeros((), jnp.int32))
+    shapes = jax.eval_shape(lambda: example)
+    # compiled as one, not once for each shape; the memory is taken where it stays
+    return jax.jit(lambda: ReplayState(jax.tree.map(empty, shapes), jnp.zeros((), jnp.int32)))()
 
 
 def size_in_bytes(example: Trajectory, slots: int) -> int:

@@ -1,7 +1,7 @@
 """From environment to trajectory: acting, normalising, and keeping count of episodes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,9 +11,12 @@ from p3o.config import Config
 from p3o.distributions import Distribution
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
+from p3o.host_policy import HostPolicy
 from p3o.normalize import Normalizer
 from p3o.spaces import action_mapper
-from p3o.types import Observation, Params, Trajectory
+from p3o.types import Observation, Params, Step, Trajectory
+
+Policy = Callable[[Observation], Distribution]
 
 
 class Episode(NamedTuple):
@@ -28,14 +31,23 @@ class Episode(NamedTuple):
 class Actor:
     """The policy on the host: NumPy for vectors, a jitted function where convolutions are involved."""
 
-    def __init__(self, policy: Callable[[Params, Observation], Distribution], specs: Specs):
+    def __init__(
+        self,
+        policy: Callable[[Params, Observation], Distribution],
+        specs: Specs,
+        quick: HostPolicy | None = None,
+    ):
+        """`quick` is the same policy for a fixed number of vectors: `Rollout` then takes its quick way."""
         self.is_on_host = specs.observation.kind == "vector"
+        self.quick = quick if self.is_on_host else None
         self._policy = policy if self.is_on_host else jax.jit(policy)
         self._params: Params = None
 
     def set_params(self, params: Params) -> None:
         """Copies: the learner's buffers are donated to its next update."""
         self._params = jax.tree.map(np.array, params) if self.is_on_host else params
+        if self.quick is not None:
+            self.quick.set_params(self._params)
 
     def __call__(self, observation: Observation) -> Distribution:
         policy = self._policy(self._params, observation)
@@ -55,6 +67,11 @@ class Rollout:
         self.observation: Observation | None = None  # normalised, where the environments stand now
         self.returns = np.zeros(config.num_envs)  # raw, of the running episodes
         self.lengths = np.zeros(config.num_envs, np.int64)
+        leaves = jax.tree.leaves(self.buffers.behaviour)
+        self._steps = range(config.num_steps)
+        self._behaviours = [[leaf[t] for leaf in leaves] for t in self._steps]  # views, made once
+        self._actions = list(self.buffers.action)
+        self._vectors = [] if self.buffers.observation.vector is None else list(self.buffers.observation.vector)
 
     def start(self) -> None:
         """Reset all environments."""
@@ -66,7 +83,7 @@ class Rollout:
         return Observation(vector, tuple(image.copy() for image in raw.images))
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite stops the run with a message of its own
-    def collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
+    def collect(self, act: Policy, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         """One rollout from global step `step`: the trajectory, the step count after it, finished episodes.
 
         An exception (the environment's, Ctrl-C) leaves nothing half done: the next rollout starts with a reset.
@@ -80,29 +97,18 @@ class Rollout:
             self.returns[:], self.lengths[:] = 0.0, 0
             raise
 
-    def _collect(self, act: Actor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
+    def _collect(self, act: Policy, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         buffers = self.buffers
-        assert self.observation is not None
-        noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         self._clear_finals()
-        behaviour_buffers = jax.tree.leaves(buffers.behaviour)
+        for flags in (buffers.terminated, buffers.truncated, buffers.is_masked):
+            flags[:] = False
+        noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         reward = np.empty((self.config.num_steps, self.config.num_envs))
-        for t in range(self.config.num_steps):
-            policy = act(self.observation)
-            action = policy.sample(noise[t])
-            _store(buffers.observation, t, self.observation)
-            buffers.action[t] = action
-            for buffer, leaf in zip(behaviour_buffers, jax.tree.leaves(policy), strict=True):
-                buffer[t] = leaf
-            raw = self.env.step(self.to_environment(action))
-            reward[t] = raw.reward
-            buffers.terminated[t] = raw.terminated
-            buffers.truncated[t] = raw.truncated
-            buffers.is_masked[t] = raw.is_masked
-            self.observation = self._normalized(raw.observation)
-            if np.count_nonzero(raw.truncated):
-                self._store_finals(t, raw)
-        _store(buffers.observation, self.config.num_steps, self.observation)
+        quick = act.quick if isinstance(act, Actor) else None
+        if quick is None:
+            self._play(act, noise, reward)
+        else:
+            self._play_quickly(quick, noise, reward)
         # What no action waits for is done once a rollout, not once a step.
         is_end, is_counted = buffers.terminated | buffers.truncated, ~buffers.is_masked
         steps = step + np.cumsum(is_counted.sum(1))
@@ -112,13 +118,79 @@ class Rollout:
         buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
         return buffers, int(steps[-1]), self._finish_episodes(reward, is_end, is_counted, steps)
 
+    def _play(self, act: Policy, noise: np.ndarray, reward: np.ndarray) -> None:
+        """T steps, written into the buffers; raw rewards [T, E] into `reward`."""
+        buffers = self.buffers
+        assert self.observation is not None
+        for t in self._steps:
+            policy = act(self.observation)
+            action = policy.sample(noise[t])
+            _store(buffers.observation, t, self.observation)
+            buffers.action[t] = action
+            self._store_behaviour(t, policy)
+            raw = self.env.step(self.to_environment(action))
+            reward[t] = raw.reward
+            self.observation = self._normalized(raw.observation)
+            if not raw.is_quiet:
+                self._store_flags(t, raw)
+        _store(buffers.observation, self.config.num_steps, self.observation)
+
+    def _play_quickly(self, policy: HostPolicy, noise: np.ndarray, reward: np.ndarray) -> None:
+        """`_play` for vectors: the same numbers bit by bit, written where they belong as they come."""
+        assert self.observation is not None
+        spec, env, to_environment, observe = (
+            self.specs.action,
+            self.env,
+            self.to_environment,
+            self.normalizer.observe_all,
+        )
+        vectors, actions, behaviours = self._vectors, self._actions, self._behaviours
+        is_gaussian, is_whole = spec.kind == "gaussian", spec.kind != "multi_categorical"
+        if is_gaussian:  # mean + e^(log-std) · noise, with all but the sum done at once
+            assert policy.log_std is not None
+            noise = np.exp(policy.log_std) * noise
+            self.buffers.behaviour.log_std[:] = policy.log_std
+        outputs = np.empty((self.config.num_envs, spec.num_outputs), np.float32)
+        vectors[0][:] = self.observation.vector
+        for t in self._steps:
+            action = actions[t]
+            if is_whole:
+                outputs = behaviours[t][0]
+            policy(vectors[t], outputs)
+            if is_gaussian:
+                np.add(outputs, noise[t], action)
+            else:
+                distribution = spec.distribution(outputs, None)
+                action[:] = distribution.sample(noise[t])
+                if not is_whole:
+                    self._store_behaviour(t, distribution)
+            raw = env.step(to_environment(action))
+            reward[t] = raw.reward
+            if raw.is_quiet:
+                observe(raw.observation.vector, vectors[t + 1])
+            else:
+                vectors[t + 1][:] = self._normalized(raw.observation).vector
+                self._store_flags(t, raw)
+        self.observation = Observation(vectors[-1].copy(), ())
+
+    def _store_behaviour(self, t: int, policy: Distribution) -> None:
+        for buffer, leaf in zip(self._behaviours[t], jax.tree.leaves(policy), strict=True):
+            buffer[...] = leaf
+
+    def _store_flags(self, t: int, raw: Step) -> None:
+        self.buffers.terminated[t] = raw.terminated
+        self.buffers.truncated[t] = raw.truncated
+        self.buffers.is_masked[t] = raw.is_masked
+        if np.count_nonzero(raw.truncated):
+            self._store_finals(t, raw)
+
     def _clear_finals(self) -> None:
         """Those of the last rollout, so that a trajectory depends on none before it: a resumed run has seen none."""
         if self.buffers.truncated.any():
             for leaf in jax.tree.leaves(self.buffers.final_observation):
                 leaf[self.buffers.truncated] = 0
 
-    def _store_finals(self, t: int, raw: Any) -> None:
+    def _store_finals(self, t: int, raw: Step) -> None:
         finals = self.buffers.final_observation
         if finals is None:
             return

@@ -21,7 +21,7 @@ from p3o.folder import check_free, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
 from p3o.recording import Recorder, cut_back
-from p3o.signals import StopSignals
+from p3o.signals import Stop
 from p3o.train import Iteration, format_bytes
 
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
@@ -197,6 +197,8 @@ class Session:
         ]
         if trainer.algorithm.replay_bytes:
             lines.append(f"replay: {format_bytes(trainer.algorithm.replay_bytes)}, allocated once")
+        if trainer.placement.reason:
+            lines.append(f"learns on {trainer.placement.reason}")
         if trainer.device.platform != "cpu" and not config.deterministic:
             lines.append("on this device resume is exact only with --set deterministic=true")
         if self.folder is not None:
@@ -219,7 +221,7 @@ class Session:
             metrics,
         )
 
-    def run(self, stop: StopSignals, callback: Callable[[Any], Any] | None = None) -> None:
+    def run(self, stop: Stop, callback: Callable[[Any], Any] | None = None) -> None:
         """Train to the total, or until a signal or the callback stops it."""
         if self.folder is not None:
             self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
@@ -355,7 +357,9 @@ def _resume_locked(
     folder: Path, config: dict[str, Any], display: Display, steps: int | None, env: EnvSource | None
 ) -> Session:
     job = job_of(config, folder, env)
-    setup = set_up(job)
+    setup = set_up(job, config.get("device", "auto"))
+    if config.get("device") == "gpu" and setup.trainer.device.platform == "cpu":
+        display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")
     if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
         setup.spaces[1]
     ):

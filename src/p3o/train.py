@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p3o import device, seeds
+from p3o import seeds
 from p3o.algorithms import Algorithm, Entry, Metric, Specs
 from p3o.config import Config
+from p3o.device import free_memory
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped, UserError
 from p3o.normalize import Normalizer, NormalizerState
+from p3o.placement import compile_update, place
 from p3o.rollout import Actor, Episode, Rollout
 from p3o.types import Observation
 
@@ -60,15 +62,11 @@ class IntervalMeans:
 class Trainer:
     """A run in memory: algorithm state, environments, normaliser, counters; all of it can be saved and restored."""
 
-    def __init__(self, entry: Entry, config: Config, env: VectorEnv, specs: Specs, seed: int):
+    def __init__(self, entry: Entry, config: Config, env: VectorEnv, specs: Specs, seed: int, device: str = "auto"):
+        """`device` is cpu or gpu; `auto` measures."""
         self.entry, self.config, self.env, self.specs, self.seed = entry, config, env, specs, seed
         self.algorithm: Algorithm = entry.make(config, specs)
         streams = seeds.derive(seed)
-        self.device = device.choose(specs.observation.kind)
-        check_memory(self.algorithm.replay_bytes, self.device)
-        with jax.default_device(self.device):
-            self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
-            self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
         self._update: Any = None  # compiled on first use
         self.normalizer = Normalizer(
             specs.observation.vector_size,
@@ -78,7 +76,14 @@ class Trainer:
             config.normalize_reward,
         )
         self.rollout = Rollout(config, specs, env, self.normalizer)
-        self.actor = Actor(self.algorithm.policy, specs)
+        self.placement = place(self.algorithm, self.rollout.buffers, specs.observation.kind, device)
+        self.device = self.placement.device
+        check_memory(self.algorithm.replay_bytes, self.device)
+        with jax.default_device(self.device):
+            self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
+            self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
+        quick = self.algorithm.host_policy(config.num_envs) if self.algorithm.host_policy else None
+        self.actor = Actor(self.algorithm.policy, specs, quick)
         self.act_rng = np.random.Generator(np.random.PCG64(streams.act))
         self.step = 0
         self.iteration = 0
@@ -126,14 +131,8 @@ class Trainer:
 
     def _compile(self) -> Any:
         """Compile once, before the clock starts, so that speeds leave compilation out."""
-
-        def update(state: Any, trajectory: Any, key: Any, iteration: Any, rate: Any) -> Any:
-            # each iteration has a key of its own; folded in here, since a call from the host takes 0.1 ms
-            return self.algorithm.update(state, trajectory, jax.random.fold_in(key, iteration), rate)
-
-        arguments = (self.state, self.rollout.buffers, self.key, np.int32(0), np.float32(0.0))
         with jax.default_device(self.device):
-            return jax.jit(update, donate_argnums=0).lower(*arguments).compile()
+            return compile_update(self.algorithm, self.state, self.rollout.buffers, self.key)
 
     def _check_metrics(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -214,7 +213,7 @@ class Trainer:
 
 def check_memory(replay_bytes: int, target: Any) -> None:
     """Refuse a replay that does not fit before the kernel does."""
-    free = device.free_memory()
+    free = free_memory()
     if target.platform != "cpu":
         stats = target.memory_stats() or {}
         free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None

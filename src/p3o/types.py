@@ -25,6 +25,7 @@ class Step(NamedTuple):
     truncated: Array  # [E] the clock ended it: more would have come
     final_observation: Any  # the last observation of the episode, valid where an episode ended
     is_masked: Array  # [E] rows that were no decision of the agent
+    is_quiet: bool = False  # surely nothing ended, is masked or will be: all flags are False
 
 
 class Trajectory(NamedTuple):

@@ -69,4 +69,12 @@ def make(config: A2CConfig, specs: Specs) -> Algorithm:
         params, opt_state, metrics = gradient_step(on_policy_loss, state.params, state.opt_state, rollout, rate)
         return A2CState(params, opt_state), metrics
 
-    return Algorithm(network.init, init, network.policy, update, optimizers.decay_by_step(config), METRICS)
+    return Algorithm(
+        network.init,
+        init,
+        network.policy,
+        update,
+        optimizers.decay_by_step(config),
+        METRICS,
+        host_policy=network.host_policy,
+    )

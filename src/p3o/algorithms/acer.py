@@ -290,4 +290,6 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
 
     replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
     rate = optimizers.decay_by_step(config)
-    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes, with_params)
+    return Algorithm(
+        network.init, init, network.policy, update, rate, METRICS, replay_bytes, network.host_policy, with_params
+    )

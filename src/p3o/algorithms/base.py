@@ -7,6 +7,7 @@ import numpy as np
 
 from p3o.config import Config
 from p3o.distributions import Distribution
+from p3o.host_policy import HostPolicy
 from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params, Trajectory
 
@@ -42,6 +43,7 @@ class Algorithm(NamedTuple):
     learning_rate: Callable[[int, int], float]  # (steps before the iteration, schedule steps) -> rate
     metrics: tuple[Metric, ...]
     replay_bytes: int = 0
+    host_policy: Callable[[int], HostPolicy] | None = None  # `policy` for so many environments, where NumPy is quicker
     with_params: Callable[[Any, Params], Any] = _replace_params  # a fresh state around trained parameters
 
 

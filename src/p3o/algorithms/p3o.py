@@ -140,4 +140,4 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
 
     replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
     rate = optimizers.decay_by_iteration(config)
-    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes)
+    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes, network.host_policy)

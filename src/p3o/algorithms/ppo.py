@@ -172,4 +172,12 @@ def make(config: PPOConfig, specs: Specs) -> Algorithm:
         (params, opt_state), metrics = jax.lax.scan(step, (state.params, state.opt_state), rows)
         return PPOState(params, opt_state), {name: jnp.mean(values) for name, values in metrics.items()}
 
-    return Algorithm(network.init, init, network.policy, update, optimizers.decay_from_one(config), METRICS)
+    return Algorithm(
+        network.init,
+        init,
+        network.policy,
+        update,
+        optimizers.decay_from_one(config),
+        METRICS,
+        host_policy=network.host_policy,
+    )

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from p3o.envs import snapshot as snapshots
+from p3o.envs.mujoco_steps import make_steps
 from p3o.envs.quiet import quietly, silence_mujoco
 from p3o.errors import UserError, nearest
 from p3o.spaces import Encoder, observation_spec
@@ -83,6 +84,9 @@ class HostVectorEnv:
         self._episodes = [0] * num_envs
         self._earned = [0.0] * num_envs  # reward of the running episode: a rebuild has to arrive at it
         self._actions: list[list[Any] | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
+        self._never = np.zeros(num_envs, bool)
+        self._never.setflags(write=False)
+        self._quick_steps = make_steps(self.envs, self._current.vector)
 
     def _episode_seed(self, index: int, episode: int) -> int:
         parent = self._seeds[index]
@@ -113,7 +117,24 @@ class HostVectorEnv:
 
     def step(self, action: np.ndarray) -> Step:
         reward = np.empty(self.num_envs)
+        ended = self._step_quickly(action, reward) if self._quick_steps else self._step_each(action, reward)
+        if not ended:
+            return Step(self._current, reward, self._never, self._never, self._final, self._never, is_quiet=True)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        for index, is_terminated in ended:
+            terminated[index], truncated[index] = is_terminated, not is_terminated
+        return Step(self._current, reward, terminated, truncated, self._final, self._never)
+
+    def _step_quickly(self, action: np.ndarray, reward: np.ndarray) -> list[tuple[int, bool]]:
+        assert self._quick_steps is not None
+        ended = self._quick_steps.step(action, reward)
+        for index, _ in ended:
+            self._final.vector[index] = self._current.vector[index]  # type: ignore[index]
+            self._encoder.write(self._start_episode(index), self._current, index)
+        return ended
+
+    def _step_each(self, action: np.ndarray, reward: np.ndarray) -> list[tuple[int, bool]]:
+        ended = []
         for index, env in enumerate(self.envs):
             log = self._actions[index]
             if log is not None and len(log) <= LONGEST_REBUILD:
@@ -121,11 +142,11 @@ class HostVectorEnv:
             raw, reward[index], is_terminated, is_truncated, _ = env.step(action[index])
             self._earned[index] += reward[index]
             if is_terminated or is_truncated:
-                terminated[index], truncated[index] = is_terminated, is_truncated and not is_terminated
+                ended.append((index, bool(is_terminated)))
                 self._encoder.write(raw, self._final, index)
                 raw = self._start_episode(index)
             self._encoder.write(raw, self._current, index)
-        return Step(self._current, reward, terminated, truncated, self._final, np.zeros(self.num_envs, bool))
+        return ended
 
     def snapshot(self) -> dict[str, Any]:
         return {"envs": [self._snapshot_one(index) for index in range(self.num_envs)]}
@@ -249,7 +270,10 @@ class GymnasiumVectorEnv:
             if ended.any():
                 batch, _ = self.env.reset(options={"reset_mask": ended})
                 self._write(batch, self._current)
-        return Step(self._current, np.array(reward, np.float64), terminated, truncated, self._final, is_masked)
+        is_quiet = not (ended.any() or is_masked.any())
+        return Step(
+            self._current, np.array(reward, np.float64), terminated, truncated, self._final, is_masked, is_quiet
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """Only Gymnasium's own synchronous vector environment lets its members be reached."""

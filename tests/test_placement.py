@@ -1,0 +1,130 @@
+"""Where the learner runs: the rules, with a second CPU device standing in for a GPU."""
+
+import json
+
+import jax
+import pytest
+
+from p3o import placement
+from p3o.display import NoDisplay
+from p3o.errors import UserError
+from p3o.jobs import Job, set_up
+from p3o.session import resume, start
+from p3o.signals import StopSignals
+
+JOB = Job("CartPole-v1", "p3o", 400, settings={"num_steps": 16})
+
+
+class Gpu:
+    platform = "gpu"
+
+
+@pytest.fixture
+def parts():
+    trainer = set_up(JOB).trainer
+    return trainer.algorithm, trainer.rollout.buffers
+
+
+def with_gpu(monkeypatch, on_cpu, on_gpu):
+    """A GPU whose updates take so long, and a CPU whose take so long; notes what was measured."""
+    measured = []
+
+    def seconds(algorithm, trajectory, device):
+        measured.append(device.platform)
+        return on_gpu if device.platform == "gpu" else on_cpu
+
+    monkeypatch.setattr(placement, "accelerators", lambda: [Gpu()])
+    monkeypatch.setattr(placement, "seconds_of_update", seconds)
+    return measured
+
+
+def test_without_a_gpu_nothing_is_measured_or_said(parts, monkeypatch):
+    measured = with_gpu(monkeypatch, 1.0, 1.0)
+    monkeypatch.setattr(placement, "accelerators", lambda: [])
+    chosen = placement.place(*parts, "vector")
+    assert (chosen.device.platform, chosen.reason, measured) == ("cpu", "", [])
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "on_gpu", "expected", "words"),
+    [
+        (0.0136, 0.0041, "gpu", "gpu: an update takes 13.6 ms on the CPU and 4.1 ms on the GPU"),
+        (0.0136, 0.0200, "cpu", "cpu: an update takes 13.6 ms on the CPU and 20.0 ms on the GPU"),
+        (0.0136, 0.0130, "cpu", "cpu: an update takes 13.6 ms on the CPU and 13.0 ms on the GPU"),  # not worth it
+        (0.0004, 0.0001, "cpu", "cpu: an update takes 0.4 ms, less than a GPU needs to get going"),
+    ],
+)
+def test_a_gpu_is_taken_for_vectors_if_its_update_is_faster(parts, monkeypatch, on_cpu, on_gpu, expected, words):
+    with_gpu(monkeypatch, on_cpu, on_gpu)
+    chosen = placement.place(*parts, "vector")
+    assert (chosen.device.platform, chosen.reason) == (expected, words)
+
+
+def test_images_go_to_the_gpu_and_wishes_count_unmeasured(parts, monkeypatch):
+    measured = with_gpu(monkeypatch, 1.0, 2.0)
+    assert placement.place(*parts, "image").device.platform == "gpu"
+    assert placement.place(*parts, "vector", "gpu").device.platform == "gpu"
+    assert placement.place(*parts, "image", "cpu").device.platform == "cpu"
+    assert measured == []
+
+
+def test_a_gpu_that_is_not_there_is_one_line():
+    with pytest.raises(UserError, match="setting device: gpu was asked for and JAX finds none"):
+        set_up(JOB._replace(settings={"device": "gpu"}))
+
+
+def test_the_measurement_includes_replayed_updates(parts, monkeypatch):
+    algorithm, trajectory = parts
+    counts = []
+    update = algorithm.update
+
+    def counted(*arguments):
+        state, metrics = update(*arguments)
+        jax.debug.callback(lambda n: counts.append(int(n)), metrics["off_policy_updates"])
+        return state, metrics
+
+    seconds = placement.seconds_of_update(
+        algorithm._replace(update=counted), trajectory, jax.local_devices(backend="cpu")[0]
+    )
+    jax.effects_barrier()
+    assert seconds > 0
+    assert len(counts) == placement.MEASURED_UPDATES + 1
+    assert sum(counts) > 0  # although a fresh run's replay would be empty
+
+
+def test_a_resumed_run_learns_where_it_did_before(tmp_path, monkeypatch):
+    session, folder_lock = start(JOB, tmp_path / "run", NoDisplay())
+    with folder_lock:
+        session.run(StopSignals())
+    file = tmp_path / "run" / "config.json"
+    config = json.loads(file.read_text())
+    assert config["device"] == "cpu"
+    measured = with_gpu(monkeypatch, 1.0, 0.001)  # a new run would go to the GPU now
+    session, folder_lock = resume(tmp_path / "run", NoDisplay(), 800)
+    with folder_lock:
+        assert session.trainer.device.platform == "cpu"
+    assert measured == []
+
+
+class Messages(NoDisplay):
+    def __init__(self):
+        self.said = []
+
+    def message(self, text):
+        self.said.append(text)
+
+
+def test_a_gpu_run_resumed_without_a_gpu_says_so(tmp_path):
+    session, folder_lock = start(JOB, tmp_path / "run", NoDisplay())
+    with folder_lock:
+        session.run(StopSignals())
+    file = tmp_path / "run" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "gpu"}))
+    display = Messages()
+    session, folder_lock = resume(tmp_path / "run", display, 800)
+    with folder_lock:
+        assert session.trainer.device.platform == "cpu"
+    assert any("was on a GPU, and there is none here" in said for said in display.said)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "abacus"}))
+    with pytest.raises(UserError, match="device is 'abacus'"):
+        resume(tmp_path / "run", display, 1200)
