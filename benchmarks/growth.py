@@ -177,7 +177,7 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
             [
                 series.title,
                 f"{first['value']:,} to {last['value']:,}",
-                f"{1e3 * first['seconds']:.3g} to {1e3 * last['seconds']:.3g} ms",
+                f"{1e3 * first['seconds']:,.1f} to {1e3 * last['seconds']:,.1f} ms",
                 f"{first['speed']:,.0f} to {last['speed']:,.0f}",
                 *(f"{exponent(points, group):.2f}" for group in GROUPS),
                 f"**{exponent(points, 'seconds'):.2f}**",
