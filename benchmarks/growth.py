@@ -177,7 +177,7 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
             [
                 series.title,
                 f"{first['value']:,} to {last['value']:,}",
-                f"{1e3 * first['seconds']:.3g} to {1e3 * last['seconds']:.3g} ms",
+                f"{1e3 * first['seconds']:,.1f} to {1e3 * last['seconds']:,.1f} ms",
                 f"{first['speed']:,.0f} to {last['speed']:,.0f}",
                 *(f"{exponent(points, group):.2f}" for group in GROUPS),
                 f"**{exponent(points, 'seconds'):.2f}**",
@@ -221,6 +221,10 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> Any:
         axis.set_title(f"{SERIES[name].title}: exponent {exponent(points, 'seconds'):.2f}", fontsize=9)
         axis.set_ylabel("ms an iteration", fontsize=8)
         axis.tick_params(labelsize=8)
+        axis.set_xticks(values, [f"{v // 1000}k" if v >= 1000 and v % 1000 == 0 else str(v) for v in values])
+        axis.xaxis.set_minor_formatter("")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
     axes.flat[0].legend(fontsize=7, frameon=False)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")

@@ -53,7 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", nargs="+", default=["CartPole-v1", "HalfCheetah-v5"])
     parser.add_argument("--algo", default="p3o")
-    parser.add_argument("--steps", type=int, default=30_000, help="n; past the filling of the replay")
+    parser.add_argument(
+        "--steps", type=int, default=30_000, help="n; past the filling of the replay and the first checkpoint"
+    )
     parser.add_argument("--core", type=int, default=0, help="core to pin every process to; -1 for none")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -68,6 +70,7 @@ def main() -> None:
         growth = sizes[-1] / sizes[0] - 1
         is_flat = is_flat and growth <= TOLERANCE
         shown = [f"{sizes[0] / 1e6:.1f} MB", f"{sizes[-1] / 1e6:.1f} MB", f"{growth:+.1%}"]
+        print(f"{env}, MB: {', '.join(f'{size / 1e6:.1f}' for size in sizes)}", file=sys.stderr)
         rows.append([f"{options.algo} on {env}", *shown, "flat" if growth <= TOLERANCE else "**grows**"])
     header = ["run", f"{options.steps:,} steps", f"{TIMES * options.steps:,} steps", "growth", ""]
     print("\n".join(markdown_table(header, rows)))

@@ -270,6 +270,8 @@ def draw(everything: dict[str, Rounds]) -> Any:
         axes[0, column].barh(names, middle, xerr=[low, high], color=colors, ecolor="#4d4d4d")
         axes[0, column].set_title(f"{env}, one thread")
         axes[0, column].set_xlabel("environment steps per second")
+        axes[0, column].locator_params(axis="x", nbins=5)
+        axes[0, column].xaxis.set_major_formatter("{x:,.0f}")
         left = [0.0] * len(ours)
         shown = [name for name in names if name in ours]
         for part in PARTS_SHOWN:

@@ -278,7 +278,7 @@ def plain_products_seconds(rows: int, shapes: list[tuple[int, int, bool]], devic
         layers = [(array(rows, a), array(a, b), array(rows, b), 0.0 if g else None) for a, b, g in shapes]
         jax.block_until_ready(products(layers))
         seconds = []
-        for _ in range(25):
+        for _ in range(100):
             started = time.process_time()
             jax.block_until_ready(products(layers))
             seconds.append(time.process_time() - started)

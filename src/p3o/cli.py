@@ -251,7 +251,7 @@ class Bench:
     """A Gymnasium id or module:Id; HalfCheetah-v5 where MuJoCo is installed, else CartPole-v1."""
     algos: Annotated[list[str], arg(metavar="ALGO ...")] = field(default_factory=list)
     """Algorithms to measure; all that can act in the environment unless given."""
-    seconds: Number = "6"
+    seconds: Number = "5"
     """Seconds of measuring for each algorithm, start-up and compilation not counted."""
     preset: str = "default"
     """Named settings: default or paper."""

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 import jax
 
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
+from p3o.rollout import Actor
 from p3o.train import Trainer
+from p3o.types import Observation
 
 PARTS = ("simulator", "acting", "normalising", "copying", "updating")  # copying: all that is none of the others
 AROUND = "around the simulator"  # the vector environment's own loop
+RESETS = "resets of the simulator"
 CALIBRATION_CALLS = 5_000
 Clock = Callable[[], float]
 
@@ -105,19 +108,22 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
     replace(vector, "step", AROUND)
     members: list[Any] = []
     if isinstance(vector, HostVectorEnv):
-        # With wrappers and without: a fast path may go past them.
-        members = [layer for env in vector.envs for layer in {id(e): e for e in (env, env.unwrapped)}.values()]
+        members = list(vector.envs)
+        if vector._quick_steps is not None:  # steps all of them, without their wrappers
+            replace(vector._quick_steps, "step", "simulator")
     elif isinstance(vector, GymnasiumVectorEnv):
         members = [vector.env]
     for env in members:
         replace(env, "step", "simulator")
-        replace(env, "reset", "simulator")
+        replace(env, "reset", RESETS)
     for name, method in vars(type(trainer.normalizer)).items():
         if callable(method) and not name.startswith("_") and name not in ("state", "restore"):
             replace(trainer.normalizer, name, "normalising")
     replace(rollout, "to_environment", "acting")
     replace(type(rollout.buffers.behaviour), "sample", "acting")
-    _put(undo, trainer, "actor", _TimedActor(trainer.actor, clocks))
+    if trainer.actor.quick is not None:
+        _put(undo, trainer.actor, "quick", _TimedCall(trainer.actor.quick, clocks, "acting"))
+    _put(undo, trainer, "actor", _timed_actor(trainer.actor, clocks))
     update = trainer._update
     _put(
         undo,
@@ -129,23 +135,31 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
         yield clocks
 
 
-class _TimedActor:
-    """An actor whose calls and methods are timed; new parameters are not acting."""
+class _TimedCall:
+    """An object whose call is timed; all else goes to the object itself."""
 
-    def __init__(self, actor: Any, clocks: Clocks):
-        self._actor, self._clocks = actor, clocks
-        self._call = clocks.wrap(actor, "acting")
-        self.set_params = actor.set_params
+    def __init__(self, target: Any, clocks: Clocks, part: str):
+        self._target = target
+        self._call = clocks.wrap(target, part)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._call(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._actor, name)
-        if callable(value):
-            value = self._clocks.wrap(value, "acting")
-            setattr(self, name, value)
-        return value
+        return getattr(self._target, name)
+
+
+def _timed_actor(actor: Actor, clocks: Clocks) -> Actor:
+    """An actor that shares all its attributes with the given one, and whose call is timed."""
+    call = clocks.wrap(actor, "acting")
+
+    class TimedActor(Actor):
+        def __call__(self, observation: Observation) -> Any:
+            return call(observation)
+
+    twin = TimedActor.__new__(TimedActor)
+    twin.__dict__ = actor.__dict__
+    return twin
 
 
 def _put(undo: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
@@ -189,6 +203,7 @@ def breakdown(
     net = clocks.net(cost)
     if not clocks.calls["simulator"]:  # its members cannot be reached: all of it is the simulator
         net["simulator"] = net.pop(AROUND)
+    net["simulator"] += net.pop(RESETS, 0.0)
     parts = {name: net.get(name, 0.0) / len(metrics) for name in PARTS}
     whole = max(0.0, total - clocks.overhead(cost)) / len(metrics)
     parts["copying"] = max(0.0, whole - sum(parts.values()))
