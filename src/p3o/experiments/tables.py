@@ -94,7 +94,7 @@ def _markdown(
 
 def _state(results: Sequence[Result], scale: float) -> Iterator[str]:
     """How much of the experiment is there."""
-    asked, there = sum(r.asked for r in results), sum(r.final.size for r in results)
+    asked, there = sum(r.asked for r in results), sum(r.finished for r in results)
     yield f"- {there:,} of {asked:,} runs are finished."
     if scale < 1:
         yield f"- Runs have {scale:g} of the paper's steps: nothing here is comparable with its numbers."
@@ -114,7 +114,8 @@ def _score_table(results: Sequence[Result], comparisons: Mapping[tuple[str, str,
         cell = result.cell
         head = f"| {cell.task} | {cell.label} | {result.final.size} | {result.steps[-1]:,}"
         if not result.final.size:
-            yield f"{head} | – | – | {_shown(reference.paper_score(cell.env, cell.algo))} | no finished run |"
+            paper = _shown(None if cell.variant else reference.paper_score(cell.env, cell.algo))
+            yield f"{head} | – | – | {paper} | {'no episode has ended' if result.finished else 'no finished run'} |"
             continue
         row = comparisons.get((cell.env, cell.algo, cell.variant))
         mean = row.mean if row else statistics.mean_interval(result.final)
@@ -213,7 +214,7 @@ def _mujoco_findings(results: Sequence[Result]) -> Iterator[str]:
         return [(means[e, a], means[e, b]) for e in envs if (e, a) in means and (e, b) in means]
 
     for other in ("ppo", "a2c"):
-        if pairs("p3o", other):
+        if pairs("p3o", other) and min(y for _, y in pairs("p3o", other)) > 0:
             ratio = float(np.median([x / y for x, y in pairs("p3o", other)]))
             yield f"- median over tasks of P3O's score over {other.upper()}'s: {ratio:.2f}"
     both = pairs("a2c", "a2cg")
