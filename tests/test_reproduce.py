@@ -10,7 +10,7 @@ import pytest
 from commands import call, complaint
 
 import p3o
-from p3o.experiments import catalog, scores
+from p3o.experiments import catalog, scores, tables
 from p3o.folder import run_folder
 
 TABLE_ALGOS = {"p3o": 3.0, "a2c": 2.0, "a2cg": 1.0, "ppo": 2.5}
@@ -203,3 +203,15 @@ def test_list_experiments_without_a_folder(tmp_path, monkeypatch):
     assert max(map(len, result.out.splitlines())) <= 80
     (tmp_path / "runs").write_text("")
     assert "not a folder" in complaint(call("list", "experiments"))
+
+
+def test_a_run_too_short_for_an_episode_is_said_to_be_so(tmp_path):
+    experiment = catalog.find("mujoco-table")._replace(cells=catalog.MUJOCO_TABLE[:1])
+    (job,) = experiment.jobs([0], 0.001)
+    write_run(run_folder(tmp_path, job), job, 1.0)
+    (run_folder(tmp_path, job) / "episodes.csv").write_text("step,env,return,length,seconds\n")
+    results = scores.collect(experiment, tmp_path, [0], 0.001)
+    tables.write(experiment, results, tmp_path, 0.001)
+    text = (tmp_path / "summary.md").read_text()
+    assert "1 of 1 runs are finished" in text
+    assert "| HalfCheetah | p3o | 0 | 3,000 | – | – | 5,051.6 | no episode has ended |" in text

@@ -22,6 +22,7 @@ class Result(NamedTuple):
     steps: tuple[int, ...]  # checkpoints
     scores: tuple[Array, ...]  # [seeds], one array a checkpoint
     asked: int  # seeds
+    finished: int  # runs
     short: int  # runs whose last score rests on fewer than 100 episodes
     logs: tuple[dict[str, Array], ...]  # updates.csv of each run, by column
 
@@ -42,7 +43,8 @@ def _collect_cell(cell: Cell, out: Path, seeds: Sequence[int] | None, scale: flo
     table = np.array([[_score(run, step) for step in steps] for run in runs]).reshape(len(runs), len(steps))
     scores = tuple(column[np.isfinite(column)] for column in table.T)
     short = sum(run.episodes["step"].size < SCORE_WINDOW for run in runs)
-    return Result(cell, steps, scores, len(jobs), short, tuple(run.updates for run in runs))
+    finished = sum(run.is_finished for run in runs)
+    return Result(cell, steps, scores, len(jobs), finished, short, tuple(run.updates for run in runs))
 
 
 def _score(run: Run, step: int) -> float:

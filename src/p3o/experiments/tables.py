@@ -94,7 +94,7 @@ def _markdown(
 
 def _state(results: Sequence[Result], scale: float) -> Iterator[str]:
     """How much of the experiment is there."""
-    asked, there = sum(r.asked for r in results), sum(r.final.size for r in results)
+    asked, there = sum(r.asked for r in results), sum(r.finished for r in results)
     yield f"- {there:,} of {asked:,} runs are finished."
     if scale < 1:
         yield f"- Runs have {scale:g} of the paper's steps: nothing here is comparable with its numbers."
@@ -102,7 +102,7 @@ def _state(results: Sequence[Result], scale: float) -> Iterator[str]:
     if short:
         yield f"- {short:,} runs have fewer than 100 episodes: their score is the mean of those they have."
     seeds = min((r.final.size for r in results if r.final.size), default=0)
-    if 0 < seeds < statistics.MIN_SEEDS:
+    if 0 < seeds < statistics.MIN_SEEDS and scale == 1:
         yield f"- Fewer than {statistics.MIN_SEEDS} seeds: ranges are printed, no verdicts."
     yield "- A score is the mean of the last 100 training episodes, then over seeds; intervals are 95 % bootstrap."
 
@@ -114,7 +114,8 @@ def _score_table(results: Sequence[Result], comparisons: Mapping[tuple[str, str,
         cell = result.cell
         head = f"| {cell.task} | {cell.label} | {result.final.size} | {result.steps[-1]:,}"
         if not result.final.size:
-            yield f"{head} | – | – | {_shown(reference.paper_score(cell.env, cell.algo))} | no finished run |"
+            paper = _shown(None if cell.variant else reference.paper_score(cell.env, cell.algo))
+            yield f"{head} | – | – | {paper} | {'no episode has ended' if result.finished else 'no finished run'} |"
             continue
         row = comparisons.get((cell.env, cell.algo, cell.variant))
         mean = row.mean if row else statistics.mean_interval(result.final)
@@ -175,7 +176,7 @@ def _suite_findings(suite: str, results: Sequence[Result]) -> Iterator[str]:
     yield f"| --- |{' --- |' * (len(algos) + 1)}"
     for i, step in enumerate(by_cell[envs[0], algos[0]].steps):
         found = statistics.win_estimate({e: {a: by_cell[e, a].scores[i] for a in algos} for e in envs})
-        cells = " | ".join(f"{found.won[a].value:.0f} ({_interval(found.won[a], _whole)})" for a in algos)
+        cells = " | ".join(_with_interval(found.won[a], _whole) for a in algos)
         yield f"| {step:,} steps | {cells} | {', '.join(found.ties) or '–'} |"
     if suite == "atari":
         for name, share in (("won_40pct", "40 %"), ("won_80pct", "80 %"), ("won_final", "100 %")):
@@ -196,11 +197,11 @@ def _aggregate_table(scores: Mapping[str, Mapping[str, Array]]) -> Iterator[str]
     yield "| --- | --- | --- | --- | --- | --- |"
     for algo, of_tasks in scores.items():
         found = statistics.aggregates(statistics.normalise(of_tasks, low, high))
-        cells = " | ".join(f"{e.value:.2f} ({_interval(e, _two)})" for e in found)
+        cells = " | ".join(_with_interval(e, _two) for e in found)
         chance = "–"
         if algo != "p3o" and "p3o" in scores:
             estimate = statistics.probability_of_improvement(scores["p3o"], of_tasks)
-            chance = f"{estimate.value:.2f} ({_interval(estimate, _two)})"
+            chance = _with_interval(estimate, _two)
         yield f"| {algo} | {cells} | {chance} |"
     yield ""
 
@@ -213,7 +214,7 @@ def _mujoco_findings(results: Sequence[Result]) -> Iterator[str]:
         return [(means[e, a], means[e, b]) for e in envs if (e, a) in means and (e, b) in means]
 
     for other in ("ppo", "a2c"):
-        if pairs("p3o", other):
+        if pairs("p3o", other) and min(y for _, y in pairs("p3o", other)) > 0:
             ratio = float(np.median([x / y for x, y in pairs("p3o", other)]))
             yield f"- median over tasks of P3O's score over {other.upper()}'s: {ratio:.2f}"
     both = pairs("a2c", "a2cg")
@@ -260,7 +261,12 @@ def _whole(value: float) -> str:
 
 
 def _two(value: float) -> str:
-    return f"{value:.2f}"
+    return f"{round(value, 2) + 0.0:.2f}"  # no -0.00
+
+
+def _with_interval(estimate: Estimate, shown: Callable[[float], str]) -> str:
+    interval = _interval(estimate, shown)
+    return shown(estimate.value) if interval == "–" else f"{shown(estimate.value)} ({interval})"
 
 
 def _interval(estimate: Estimate, shown: Callable[[float], str] = format_return) -> str:
