@@ -148,6 +148,13 @@ def test_an_option_given_twice_adds_to_the_first(monkeypatch, tmp_path):
     assert seen["envs"] == ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"]
 
 
+def test_ray_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = complaint(call("sweep", tmp_path / "out", *DESIGN, "--ray", "auto"))
+    assert said == 'p3o: --ray needs Ray: pip install "p3o[ray]"\n'
+    assert tree(tmp_path) == {}
+
+
 def test_python_jobs_that_no_process_could_run(tmp_path):
     with pytest.raises(UserError, match="environment ids"):
         sweeps.run([Job(env=lambda: None)], tmp_path / "out")
