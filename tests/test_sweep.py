@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -208,21 +210,20 @@ def test_what_a_sweep_leaves(alone):
 
 
 def test_finished_runs_are_skipped_and_a_larger_design_adds_to_them(alone, tmp_path):
-    before = {str(run): tree(alone / run) for run in runs(alone)}
-    again = call("sweep", alone, *DESIGN)
-    assert (again.code, again.out) == (0, f"{alone}\n")
+    out = tmp_path / "out"
+    shutil.copytree(alone, out)
+    before = {str(run): tree(out / run) for run in runs(out)}
+    again = call("sweep", out, *DESIGN)
+    assert (again.code, again.out) == (0, f"{out}\n")
     assert "start" not in again.err
-    assert {str(run): tree(alone / run) for run in runs(alone)} == before
+    assert {str(run): tree(out / run) for run in runs(out)} == before
     more = [word if word != "2" else "1-2" for word in DESIGN]  # seed 1, which is there, and 2, which is not
-    result = sweep(alone, *more)
+    result = sweep(out, *more)
     assert result.returncode == 0, result.stderr
     assert [line.split()[3] for line in result.stderr.splitlines() if line.startswith("start ")] == ["seed-2"]
-    assert {str(run): tree(alone / run) for run in runs(alone)[:2]} == before
-    entries = json.loads((alone / "sweep.json").read_text())["runs"]
+    assert {str(run): tree(out / run) for run in runs(out)[:2]} == before
+    entries = json.loads((out / "sweep.json").read_text())["runs"]
     assert [(entry["seed"], entry["state"]) for entry in entries] == [(s, "finished") for s in range(3)]
-    import shutil
-
-    shutil.rmtree(alone / runs(alone)[2])  # as the others found it
 
 
 @pytest.mark.parametrize(
@@ -330,8 +331,6 @@ def test_what_fails_is_told_and_the_others_go_on(own_envs, tmp_path):
 @linux_only
 def test_two_environments_three_algorithms_three_seeds_killed_three_ways(tmp_path):
     """Issue 5: worker, parent, then all; the final files are those of a sweep that nothing stopped."""
-    import subprocess
-
     script = Path(__file__).with_name("sweeping.py")
     result = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
