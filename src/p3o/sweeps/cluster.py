@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -112,15 +113,27 @@ def connect(address: str, workers: int | None) -> Any:
 
 def _check_address(address: str) -> None:
     """Ray itself waits for minutes, or ends the process, where nobody answers."""
-    if address in ("auto", "local"):
+    at = _found_by_auto() if address == "auto" else address
+    if at is None or at == "local":
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = at.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"--ray {address}: auto, local, HOST:PORT or ray://HOST:PORT was expected")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"--ray {address}: nobody answers there ({error})") from None
+
+
+def _found_by_auto() -> str | None:
+    """Where `auto` will look: the file in which `ray start` leaves its address outlives a cluster that was killed."""
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray"
+    try:
+        return (folder / "ray_current_cluster").read_text().strip() or None
+    except OSError:
+        return None
 
 
 class RayEngine:
