@@ -94,13 +94,14 @@ def run_on_node(told: Assignment, files: Parcel, mailbox: Any, token: str) -> No
 
 def connect(address: str, workers: int | None) -> Any:
     """Ray, connected to a cluster, or one line about what is missing."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or it prints each dead worker to standard output
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with quietly():
             import ray
     except ImportError:
         raise UserError('--ray needs Ray: pip install "p3o[ray]"') from None
     _check_address(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own = {"num_cpus": workers or len(available_cores()), "include_dashboard": False} if address == "local" else {}
     try:
         with quietly():
