@@ -107,8 +107,9 @@ def connect(address: str, workers: int | None) -> Any:
         with quietly():
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
     except Exception as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"--ray {address}: no cluster could be reached: {said or type(error).__name__}") from None
+        said = " ".join(str(error).split()) or type(error).__name__
+        hint = "" if address in ("auto", "local") else " (one that asks for a token needs RAY_AUTH_MODE=token here)"
+        raise UserError(f"--ray {address}: no cluster could be reached: {said}{hint}") from None
     return ray
 
 
