@@ -69,8 +69,9 @@ def wait_for(condition: Any, seconds: float = 60.0) -> Any:
     raise TimeoutError(f"nothing in {seconds} seconds")
 
 
-def checkpoints(out: Path) -> set[Path]:
-    return set(out.glob("*/*/*/checkpoint/state-*.safetensors"))
+def checkpoints(out: Path) -> set[tuple[Path, int]]:
+    """Every whole checkpoint that is there, told apart from the one before it by its time."""
+    return {(path, path.stat().st_mtime_ns) for path in out.glob("*/*/*/checkpoint/checkpoint.json")}
 
 
 def runs(out: Path) -> list[Path]:

@@ -26,7 +26,7 @@ class HostPolicy:
             weight, bias = self._read(layer)
             self._layers.append((weight, bias, np.empty_like(bias)))
         self._head = self._read(params["policy_head"])
-        self.log_std = params["log_std"] if "log_std" in params else None
+        self.log_std = params.get("log_std")
 
     def _read(self, layer: Params) -> tuple[np.ndarray, np.ndarray]:
         return layer["weight"], np.tile(layer["bias"], (self._num_envs, 1))

@@ -94,7 +94,7 @@ def _claim(out: Path, stack: contextlib.ExitStack) -> None:
 
 def _title(runs: Sequence[Run], workers: int, ray: str | None) -> str:
     envs, algos = (dict.fromkeys(keys) for keys in zip(*((r.job.env, r.job.algo) for r in runs), strict=True))
-    where = f"on Ray {ray}" if ray else f"of {len(available_cores())} cores"
+    where = f"on Ray {ray}" if ray else f"of {_count(len(available_cores()), 'core')}"
     return (
         f"sweep of {len(runs)} runs: {_count(len(envs), 'environment')}, {_count(len(algos), 'algorithm')}, "
         f"{_count(workers, 'process')} {where}"

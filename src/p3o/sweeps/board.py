@@ -20,6 +20,8 @@ REDRAW_SECONDS = 0.5
 LINE_SECONDS = 30.0
 FIXED_ROWS = 8  # title, bar, blank lines, heading of the table, what is folded, the cursor's line
 BAR_COLUMNS = 16
+WIDE = 90  # columns of a terminal in which all of that fits
+HEADINGS = ("step", "return", "steps/s", "left", "state")
 STYLES = {"running": "cyan", "failed": "red", "waiting": "dim", "finished": "green"}
 ORDER: tuple[State, ...] = ("running", "failed", "waiting")  # in the table; finished runs are only counted
 
@@ -137,13 +139,21 @@ def render(title: str, runs: Sequence[Run], workers: int, width: int, height: in
     rows = max(height - FIXED_ROWS, 1)
     shown = sorted((r for r in runs if r.state in ORDER), key=lambda r: ORDER.index(r.state))
     is_folded = len(shown) > rows
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", width=None)
-    table.add_column("run", no_wrap=True, overflow="ellipsis", ratio=None)
-    for name in ("", "step", "return", "steps/s", "left"):
-        table.add_column(name, no_wrap=True, justify="left" if not name else "right")
-    table.add_column("state", no_wrap=True)
-    for run in shown[:rows]:
-        table.add_row(*_cells(run, runs))
+    rest = [_cells(run, runs) for run in shown[:rows]]
+    widths = [max([len(name), *(len(cells[i]) for cells in rest)]) for i, name in enumerate(HEADINGS)]
+    bar_columns = BAR_COLUMNS if width >= WIDE else BAR_COLUMNS // 4
+    free = max(width - bar_columns - sum(widths) - 2 * (len(widths) + 1), 8)  # for names, which give way
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("run", no_wrap=True)
+    table.add_column("", width=bar_columns)
+    for name, columns in zip(HEADINGS, widths, strict=True):
+        table.add_column(name, no_wrap=True, justify="right", width=columns)
+    for run, cells in zip(shown, rest, strict=False):
+        style = STYLES[run.state]
+        share = min(run.step / run.job.steps, 1.0)
+        bar = ProgressBar(1.0, share, width=bar_columns, complete_style=style, finished_style="green")
+        said = run.name if len(run.name) <= free else "…" + run.name[1 - free :]  # the seed is at the end
+        table.add_row(Text(said, "" if run.state == "running" else style), bar, *cells[:-1], Text(cells[-1], style))
     parts: list[RenderableType] = [Text(title, "bold", no_wrap=True, overflow="ellipsis"), _bar(runs, workers, width)]
     if shown:
         parts += ["", table]
@@ -157,18 +167,14 @@ def _fold(runs: Sequence[Run]) -> str:
     return ", ".join(f"{counts[state]} more {state}" for state in ORDER if counts[state])
 
 
-def _cells(run: Run, runs: Sequence[Run]) -> list[RenderableType]:
-    style = STYLES[run.state]
-    share = min(run.step / run.job.steps, 1.0)
-    is_going = run.state == "running"
+def _cells(run: Run, runs: Sequence[Run]) -> list[str]:
+    """What the table says about a run, in the order of HEADINGS."""
     return [
-        Text(run.name, "" if is_going else style),
-        ProgressBar(1.0, share, width=BAR_COLUMNS, complete_style=style, finished_style="green"),
         f"{run.step:,}",
         "–" if run.mean_return is None else format_return(run.mean_return),
-        f"{run.steps_per_second:,.0f}" if is_going and run.steps_per_second else "–",
+        f"{run.steps_per_second:,.0f}" if run.state == "running" and run.steps_per_second else "–",
         "–" if run.state == "failed" else format_clock(seconds_left(run, runs)),
-        Text(run.state, style),
+        run.state,
     ]
 
 

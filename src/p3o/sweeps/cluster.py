@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -93,34 +94,48 @@ def run_on_node(told: Assignment, files: Parcel, mailbox: Any, token: str) -> No
 
 def connect(address: str, workers: int | None) -> Any:
     """Ray, connected to a cluster, or one line about what is missing."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or it prints each dead worker to standard output
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with quietly():
             import ray
     except ImportError:
         raise UserError('--ray needs Ray: pip install "p3o[ray]"') from None
     _check_address(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own = {"num_cpus": workers or len(available_cores()), "include_dashboard": False} if address == "local" else {}
     try:
         with quietly():
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
     except Exception as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"--ray {address}: no cluster could be reached: {said or type(error).__name__}") from None
+        said = " ".join(str(error).split()) or type(error).__name__
+        hint = "" if address in ("auto", "local") else " (one that asks for a token needs RAY_AUTH_MODE=token here)"
+        raise UserError(f"--ray {address}: no cluster could be reached: {said}{hint}") from None
     return ray
 
 
 def _check_address(address: str) -> None:
     """Ray itself waits for minutes, or ends the process, where nobody answers."""
-    if address in ("auto", "local"):
+    at = _found_by_auto() if address == "auto" else address
+    if at is None or at == "local":
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = at.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"--ray {address}: auto, local, HOST:PORT or ray://HOST:PORT was expected")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"--ray {address}: nobody answers there ({error})") from None
+
+
+def _found_by_auto() -> str | None:
+    """Where `auto` will look: the file in which `ray start` leaves its address outlives a cluster that was killed."""
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    folder = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray"
+    try:
+        return (folder / "ray_current_cluster").read_text().strip() or None
+    except OSError:
+        return None
 
 
 class RayEngine:
