@@ -25,7 +25,7 @@ class Axis(NamedTuple):
         return max([5, *(len(label) for _, label in self.ticks)])
 
     def place(self, values: Array) -> Array:
-        values = np.log10(values) if self.is_log else values
+        values = np.log10(np.maximum(values, 10.0**self.low)) if self.is_log else values  # a band may go below 0
         return (values - self.low) / (self.high - self.low) * PLOT
 
 
@@ -52,11 +52,22 @@ def linear_axis(low: float, high: float, count: int, label: Callable[[float], st
 
 
 def log_axis(low: float, high: float) -> Axis:
+    """A logarithmic axis: ticks at powers of ten, at 1, 2 and 5 times them over less than three decades."""
     begin, end = math.log10(low) - 0.1, math.log10(high) + 0.1
-    powers = range(math.ceil(begin), math.floor(end) + 1)
-    every = math.ceil(len(powers) / 5)
-    ticks = [((p - begin) / (end - begin) * 100, tick(10.0**p)) for p in powers[::every]]
-    return Axis(begin, end, True, ticks)
+    powers = range(math.floor(begin), math.floor(end) + 1)
+    every = math.ceil(len(powers) / 6)
+    multiples = (1, 2, 5) if end - begin < 3 else (1,)
+    numbers = [m * 10.0**p for p in powers[::every] for m in multiples if begin <= math.log10(m * 10.0**p) <= end]
+    if len(numbers) < 3:  # less than a factor of about five
+        return Axis(begin, end, True, _linear_ticks_on_log(begin, end))
+    return Axis(begin, end, True, [((math.log10(n) - begin) / (end - begin) * 100, tick(n)) for n in numbers])
+
+
+def _linear_ticks_on_log(begin: float, end: float) -> list[tuple[float, str]]:
+    low, high = 10.0**begin, 10.0**end
+    ticks = linear_axis(low, high, 5).ticks
+    numbers = [(low + place / 100 * (high - low), label) for place, label in ticks]
+    return [((math.log10(n) - begin) / (end - begin) * 100, label) for n, label in numbers if n > 0]
 
 
 def line_path(x: Array, y: Array) -> str:
@@ -72,6 +83,19 @@ def line_path(x: Array, y: Array) -> str:
             parts.append("h0")
         is_open = True
     return "".join(parts)
+
+
+def band_path(x: Array, low: Array, high: Array) -> str:
+    """An SVG area between two lines, in as many pieces as there are gaps."""
+    known = np.isfinite(low) & np.isfinite(high)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(int), [0]])))
+    pieces = []
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        if end - begin > 1:
+            there = [f"{x[i]:.1f} {PLOT - high[i]:.1f}" for i in range(begin, end)]
+            back = [f"{x[i]:.1f} {PLOT - low[i]:.1f}" for i in range(end - 1, begin - 1, -1)]
+            pieces.append("M" + "L".join(there + back) + "Z")
+    return "".join(pieces)
 
 
 def dot_path(x: Array, y: Array) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,21 +86,20 @@ def score(run: Run, step: int) -> float:
 
     NaN where the run has not come so far.
     """
-    if step >= asked_steps(run):
-        step = max(step, run.last_step) if run.is_finished and step == asked_steps(run) else step
     if not has_reached(run, step):
         return np.nan
+    step = run.last_step if step == asked_steps(run) else step  # it ends with the iteration that gets there
     return float(window_mean(run.episodes["step"], run.episodes["return_"], step))
 
 
 def has_reached(run: Run, step: int) -> bool:
-    return run.last_step >= step or (run.is_finished and step <= max(asked_steps(run), run.last_step))
+    return run.last_step >= step or (run.is_finished and step <= asked_steps(run))
 
 
 def window_at(run: Run, step: int) -> int:
     """How many episodes the score at `step` rests on."""
-    ended = int(np.searchsorted(run.episodes["step"], step if step < asked_steps(run) else np.inf, side="right"))
-    return min(ended, SCORE_WINDOW)
+    step = run.last_step if step == asked_steps(run) else step
+    return min(int(np.searchsorted(run.episodes["step"], step, side="right")), SCORE_WINDOW)
 
 
 def find_study(paths: Paths) -> Study:
@@ -209,13 +208,6 @@ def _label(group: Group, with_preset: bool) -> str:
     name = algo.upper() if algo.isalnum() else algo
     words = [name, group.preset if with_preset else "", group.variant]
     return " ".join(word for word in words if word) + (f" ({group.source})" if group.source else "")
-
-
-def kept_columns(run: Run, names: Sequence[str]) -> Run:
-    """The run without the columns that no report reads, which is most of its memory."""
-    episodes = {name: run.episodes[name] for name in ("step", "return_", "seconds")}
-    updates = {name: column for name, column in run.updates.items() if name == "step" or name in names}
-    return replace(run, episodes=episodes, updates=updates)
 
 
 def seconds_of(run: Run) -> Array:
