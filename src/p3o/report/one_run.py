@@ -2,15 +2,12 @@
 
 import json
 import math
-import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from p3o.report.axes import PLOT, Axis, bucket_means, dot_path, duration, line_path, linear_axis, short_count, thin, value_axis
+from p3o.report.templates import template
 from p3o.runs import (
     METRICS,
     SCORE_WINDOW,
@@ -19,7 +16,6 @@ from p3o.runs import (
     Run,
     format_number,
     format_return,
-    load_run,
     metric,
     window_mean,
 )
@@ -45,13 +41,6 @@ class Chart(NamedTuple):
     marks: str  # evaluation points
     points: list[list[Any]]
     last: str
-
-
-def template(name: str) -> Template:
-    environment = Environment(
-        loader=PackageLoader("p3o"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(name)
 
 
 def render_one(run: Run) -> str:
