@@ -255,7 +255,7 @@ def _read_csv(file: Path, header: tuple[str, ...] | None, non_finite: list[str])
         wanted = ",".join(header or ("step", "…"))
         raise UserError(f"{_shown(file)} line 1: header is {_shown(lines[0])!r}, should be {wanted!r}")
     rows = _parse_fast(lines[1:], names) if header else None
-    bad_columns = set()
+    bad_columns: set[str] = set()
     if rows is None:
         rows, bad_columns = _parse_lines(file, lines[1:], names, may_be_empty=header is None)
     non_finite += [f"{file.name.removesuffix('.gz')}: {name}" for name in names if name in bad_columns]
@@ -279,9 +279,7 @@ def _parse_fast(lines: list[str], names: tuple[str, ...]) -> Array | None:
     return rows if is_right else None
 
 
-def _parse_lines(
-    file: Path, lines: list[str], names: tuple[str, ...], may_be_empty: bool
-) -> tuple[Array, set[str]]:
+def _parse_lines(file: Path, lines: list[str], names: tuple[str, ...], may_be_empty: bool) -> tuple[Array, set[str]]:
     """The rows and the columns in which one says nan or inf; `UserError` names the first line that is wrong."""
     rows = np.empty((len(lines), len(names)))
     bad_columns: set[str] = set()

@@ -111,8 +111,12 @@ def _learning_chart(
     series = []
     for group, cell in cells.items():
         seeds = [(f"seed {seed_of(run)}", {kind: curve_of(run, kind, grid[kind]) for kind in grid}) for run in cell]
-        on = {kind: band_of(np.stack([by[kind] for _, by in seeds])) for kind in grid}
-        on = {kind: band for kind, band in on.items() if np.isfinite(band.mean).any()}
+        on = {
+            kind: band_of(np.stack([held(by[kind], run, kind) for run, (_, by) in zip(cell, seeds, strict=True)]))
+            for kind in grid
+        }
+        ends = {kind: last_known(np.stack([by[kind] for _, by in seeds])) for kind in grid}
+        on = {kind: cut(band, ends[kind]) for kind, band in on.items() if np.isfinite(band.mean).any()}
         series.append(Series(group, labels[group], groups.index(group), on, seeds))
     singles = np.concatenate([values for s in series for _, by in s.seeds for values in by.values()])
     singles = singles[np.isfinite(singles)]
@@ -141,11 +145,33 @@ def curve_of(run: Run, kind: str, grid: Array) -> Array:
     return np.where(grid <= seconds[-1] * (1 + 1e-9), values, np.nan)
 
 
+def held(curve: Array, run: Run, kind: str) -> Array:
+    """Over wall time a run that has ended keeps its last score, so that the mean does not jump when one ends."""
+    known = np.flatnonzero(np.isfinite(curve))
+    if kind != "time" or not known.size or not run.is_finished:
+        return curve
+    return np.where(np.arange(curve.size) > known[-1], curve[known[-1]], curve)
+
+
+def last_known(curves: Array) -> int:
+    """The last point at which any seed has a value."""
+    known = np.flatnonzero(np.isfinite(curves).any(0))
+    return int(known[-1]) if known.size else -1
+
+
+def cut(band: Band, last: int) -> Band:
+    return Band(*(np.where(np.arange(values.size) <= last, values, np.nan) for values in band))
+
+
 def band_of(curves: Array) -> Band:
-    """Mean and one standard deviation over seeds, [seeds, points], where at least half of the seeds have a value."""
+    """Mean and one standard deviation over seeds, [seeds, points].
+
+    It begins where the last seed begins and goes on while at least half of the seeds do.
+    """
     known = np.isfinite(curves)
     count = known.sum(0)
-    is_drawn = count * 2 >= max(len(curves), 1)
+    begins = known.argmax(1)[known.any(1)]
+    is_drawn = (count * 2 >= max(len(curves), 1)) & (np.arange(curves.shape[1]) >= begins.max(initial=0))
     safe = np.where(known, curves, 0.0)
     mean = safe.sum(0) / np.maximum(count, 1)
     variance = np.where(known, (curves - mean) ** 2, 0.0).sum(0) / np.maximum(count - 1, 1)

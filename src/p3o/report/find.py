@@ -69,7 +69,7 @@ class Study:
     def labels(self) -> dict[Group, str]:
         """Short names: the preset is in them where more than one is there."""
         groups = self.groups
-        is_mixed = len({group.preset for group in groups}) > 1
+        is_mixed = len({group.preset for group in groups if group.preset}) > 1
         return {group: _label(group, is_mixed) for group in groups}
 
 
@@ -125,7 +125,7 @@ def find_study(paths: Paths) -> Study:
 def _runs_under(root: Path) -> list[Run]:
     if not root.is_dir() or (root / "config.json").exists():
         return [load_run(root)]
-    runs = [load_run(folder) for folder in _folders(root)] + [_bare_run(file) for file in _bare_files(root)]
+    runs = [load_run(folder) for folder in _folders(root)] + _bare_runs(root)
     if not runs:
         raise UserError(f"{root}: no runs in it (a run folder has config.json and episodes.csv)")
     return runs
@@ -137,9 +137,20 @@ def _folders(root: Path) -> Iterator[Path]:
             yield file.parent
 
 
-def _bare_files(root: Path) -> list[Path]:
-    """Files ENV/NAME/seed-N.csv.gz with steps and returns alone, as results/versus-sb3 has them."""
-    return [file for file in sorted(root.rglob("seed-*.csv.gz")) if BARE_NAME.fullmatch(file.name)]
+def _bare_runs(root: Path) -> list[Run]:
+    """Files ENV/NAME/seed-N.csv.gz with steps and returns alone, as results/versus-sb3 has them.
+
+    They do not say how many steps were asked for: it is taken to be the most that any of the same task has, rounded up.
+    """
+    files = [file for file in sorted(root.rglob("seed-*.csv.gz")) if BARE_NAME.fullmatch(file.name)]
+    runs = [_bare_run(file) for file in files]
+    for task in {run.env_id for run in runs}:
+        same = [run for run in runs if run.env_id == task]
+        most = max(run.last_step for run in same)
+        unit = 10 ** max(len(str(most)) - 2, 0)
+        for run in same:
+            run.config["steps"] = -(-most // unit) * unit
+    return runs
 
 
 def _bare_run(file: Path) -> Run:

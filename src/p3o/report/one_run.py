@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p3o.report.axes import PLOT, Axis, bucket_means, dot_path, duration, line_path, linear_axis, short_count, thin, value_axis
+from p3o.report.axes import (
+    PLOT,
+    Axis,
+    bucket_means,
+    dot_path,
+    duration,
+    line_path,
+    linear_axis,
+    short_count,
+    thin,
+    value_axis,
+)
 from p3o.report.templates import template
 from p3o.runs import (
     METRICS,
@@ -282,5 +293,3 @@ def _speed(run: Run) -> float:
 def _settled(values: Array | None) -> float:
     known = values[np.isfinite(values)] if values is not None else np.empty(0)
     return float(known[-max(known.size // 10, 1) :].mean()) if known.size else math.nan
-
-

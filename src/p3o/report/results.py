@@ -134,9 +134,9 @@ class Results:
             return None
         improvement = self._over_baselines(task, group, step)
         random = reference.random_score(task)
-        return PaperRow(
-            task, group, step, values, printed, statistics.verdict(values, printed, random, improvement, step / steps)
-        )
+        scale = min(round(step / steps, 3), 0.999) if step < steps else 1.0
+        verdict = statistics.verdict(values, printed, random, improvement, scale)
+        return PaperRow(task, group, step, values, printed, verdict)
 
     def _over_baselines(self, task: str, group: Group, step: int) -> Estimate | None:
         """For P3O's number, the least P(P3O > baseline) of the baselines that the paper has it beat there."""
@@ -154,7 +154,9 @@ class Results:
     @cached_property
     def overall(self) -> Overall | None:
         """Aggregates over the tasks that all compared groups share; None where there are fewer than two."""
-        groups, tasks = shared_tasks({g: [t for t in self.study.tasks if g in self.final[t]] for g in self.study.groups})
+        groups, tasks = shared_tasks(
+            {g: [t for t in self.study.tasks if g in self.final[t]] for g in self.study.groups}
+        )
         if not groups:
             return None
         scores = {group: {task: self.final[task][group] for task in tasks} for group in groups}
@@ -195,9 +197,7 @@ def shared_tasks(tasks_of: dict[Group, list[str]]) -> tuple[list[Group], list[st
 MIN_MAX = "the lowest score of any run here on that environment is 0, the highest is 1"
 
 
-def scale_of(
-    scores: dict[Group, dict[str, Array]], tasks: list[str]
-) -> tuple[str, dict[str, float], dict[str, float]]:
+def scale_of(scores: dict[Group, dict[str, Array]], tasks: list[str]) -> tuple[str, dict[str, float], dict[str, float]]:
     """What 0 and 1 mean on each task: the paper's scale for MuJoCo, the human one for Atari, else that of these runs.
 
     Tasks of two kinds do not share a published scale, so they get that of these runs.

@@ -11,7 +11,7 @@ from p3o.report.axes import duration, short_count
 from p3o.report.find import Group, Study, asked_steps, score, seconds_of, seed_of
 from p3o.report.results import Overall, Results
 from p3o.runs import Array, Run, format_number, format_return
-from p3o.statistics import MIN_SEEDS, Estimate, mean_interval
+from p3o.statistics import MIN_SEEDS, Estimate, Verdict, mean_interval
 
 
 class Cell(NamedTuple):
@@ -48,7 +48,7 @@ def all_tables(results: Results) -> list[Table]:
         paper_table(results),
         *([aggregate_table(results, results.overall)] if results.overall else []),
         improvement_table(results),
-        difference_table(results),
+        *difference_tables(results),
         cost_table(results),
         run_table(results),
     ]
@@ -97,8 +97,8 @@ def spread(values: Array) -> str:
     if values.size == 1:
         return seeds
     if values.size < MIN_SEEDS:
-        return f"{format_return(float(values.min()))} to {format_return(float(values.max()))}, {seeds}"
-    return f"{interval(mean_interval(values), format_return)}, {seeds}"
+        return f"{format_return(float(values.min()))} to {format_return(float(values.max()))}\n{seeds}"
+    return f"{interval(mean_interval(values), format_return)}\n{seeds}"
 
 
 def interval(estimate: Estimate, say: Callable[[float], str] = format_number) -> str:
@@ -122,7 +122,7 @@ def paper_table(results: Results) -> Table:
                 Cell(format_return(mean.value), mean.value, spread(row.scores)),
                 number(row.paper, format_return),
                 number(row.verdict.gap, lambda gap: f"{gap:+,.1f}"),
-                text(row.verdict.name, row.verdict.text, MARKS.get(row.verdict.name, "")),
+                text(row.verdict.name, _reason(row.verdict), MARKS.get(row.verdict.name, "")),
             ]
         )
     note = (
@@ -133,6 +133,10 @@ def paper_table(results: Results) -> Table:
     )
     head = ["environment", "algorithm", "steps", "seeds", "ours", "paper", "difference", "verdict"]
     return Table("paper", "Beside the paper", note, head, rows)
+
+
+def _reason(verdict: Verdict) -> str:
+    return verdict.text.removeprefix(verdict.name).lstrip(": ")
 
 
 def aggregate_table(results: Results, overall: Overall) -> Table:
@@ -167,7 +171,9 @@ def improvement_table(results: Results) -> Table:
         if estimate is not None and results.lead is not None:
             both = [t for t in results.study.tasks if {group, results.lead} <= set(results.final[t])]
             pair = text(f"{results.labels[results.lead]} over {results.labels[group]}")
-            rows.append([pair, _estimate_cell(estimate, 0.0, 1.0), Cell(str(len(both)), len(both)), _sure(estimate)])
+            seeds = min(results.final[t][g].size for t in both for g in (group, results.lead))
+            words = _sure(estimate, seeds)
+            rows.append([pair, _estimate_cell(estimate, 0.0, 1.0), Cell(str(len(both)), len(both)), words])
     note = (
         "The chance that a run of the first beats a run of the second on the same environment, a tie counting half, "
         "averaged over the environments that both have; 95 % interval by stratified bootstrap over seeds."
@@ -176,9 +182,9 @@ def improvement_table(results: Results) -> Table:
     return Table("improvement", "Probability of improvement", note, head, rows, zero=50.0)
 
 
-def _sure(estimate: Estimate) -> Cell:
-    if math.isnan(estimate.low):
-        return text("one seed: no interval")
+def _sure(estimate: Estimate, seeds: int) -> Cell:
+    if seeds < MIN_SEEDS:
+        return text("too few seeds to say")
     if estimate.low > 0.5:
         return text("better", mark="good")
     if estimate.high < 0.5:
@@ -199,19 +205,24 @@ def _estimate_cell(estimate: Estimate, low: float, high: float) -> Cell:
     return Cell(f"{estimate.value:.2f}", estimate.value, interval(estimate, lambda v: f"{v:.2f}"), bar=bar)
 
 
-def difference_table(results: Results) -> Table:
-    """Settings that are not the same in all groups; where a group has several values over its tasks, all of them."""
+def difference_tables(results: Results) -> list[Table]:
+    """Settings with different values in different groups, then those that only some algorithms have."""
     groups = results.study.groups
     values = {group: settings_of(results.study, group) for group in groups}
     names = list(dict.fromkeys(name for of in values.values() for name in of))
-    rows = []
+    differ, partial = [], []
     for name in names:
         row = [" or ".join(values[group].get(name, ["–"])) for group in groups]
-        if len(set(row)) > 1:
-            rows.append([text(name), *(text(cell) for cell in row)])
-    note = "Settings that differ between groups; – where an algorithm has no such setting."
+        if len(set(row) - {"–"}) > 1:
+            differ.append([text(name), *(text(cell) for cell in row)])
+        elif len(set(row)) > 1:
+            partial.append([text(name), *(text(cell) for cell in row)])
+    note = "Settings with other values in other groups; – where an algorithm has no such setting."
     head = ["setting", *(results.labels[group] for group in groups)]
-    return Table("differences", "What differs", note, head, rows)
+    return [
+        Table("differences", "What differs", note, head, differ),
+        Table("partial", "Settings that only some algorithms have", "", head, partial),
+    ]
 
 
 def common_settings(results: Results) -> list[tuple[str, str]]:
@@ -259,7 +270,7 @@ def cost_table(results: Results) -> Table:
                     number(total, _whole),
                 ]
             )
-    note = "Steps per second: median over runs, whole run with compilation. A run keeps one core busy."
+    note = "Steps per second: steps over seconds of a whole run, the median over runs. A run keeps one core busy."
     head = ["environment", "algorithm", "runs", "steps", "steps/s", "time", "core-seconds"]
     return Table("cost", "Speed and cost", note, head, rows)
 

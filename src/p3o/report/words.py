@@ -12,12 +12,21 @@ from p3o.report.tables import interval, wall_seconds
 from p3o.runs import Array, Run, format_return
 from p3o.statistics import MIN_SEEDS, Estimate
 
+MAX_NAMED = 4
+VERDICTS = {
+    "exceeds": "exceeded",
+    "ordering reproduced": "reproduced in their ordering only",
+    "not comparable": "not comparable, for want of steps",
+    "no verdict": f"without a verdict, for want of {MIN_SEEDS} seeds",
+}
+
 
 def title(results: Results) -> str:
     study = results.study
     tasks, names = study.tasks, [results.labels[group] for group in study.groups]
     what = joined(names) if len(names) <= 4 else count(len(names), "algorithm")
-    return f"{what} on {joined(tasks) if len(tasks) <= 2 else count(len(tasks), 'environment')}"
+    words = f"{what} on {joined(tasks) if len(tasks) <= 2 else count(len(tasks), 'environment')}"
+    return words[:1].upper() + words[1:]
 
 
 def facts(results: Results) -> list[str]:
@@ -71,7 +80,7 @@ def _winner(results: Results) -> str:
         if estimate.value or i == 0
     ]
     none = [name for name, estimate in ranked[1:] if not estimate.value]
-    nobody = f"; {joined(none)} on none" if none else ""
+    nobody = f"; {joined(none) if len(none) <= MAX_NAMED else 'the others'} on none" if none else ""
     ties = f" Tied: {', '.join(wins.ties)}." if wins.ties else ""
     return f"{', '.join(said)}{nobody}.{ties}"
 
@@ -107,7 +116,7 @@ def _only_scores(results: Results) -> str:
 
 def _how_sure(results: Results) -> str:
     """Probability of improvement of the lead over each other group, and whether there are seeds enough to say so."""
-    said = []
+    said: list[str] = []
     for group in results.study.groups:
         estimate = results.improvement(group)
         if estimate is not None:
@@ -117,11 +126,11 @@ def _how_sure(results: Results) -> str:
         return ""
     few = min(len(cell) for cell in results.study.cells.values())
     care = (
-        f" With {count(few, 'seed')} these intervals are too narrow to lean on; {MIN_SEEDS} are the least for a verdict."
+        f" With {count(few, 'seed')} these intervals are too narrow to lean on: a verdict takes {MIN_SEEDS}."
         if few < MIN_SEEDS
         else " Above one half is better, and the whole interval above one half is a difference to rely on."
     )
-    return f"The probability that a run of {results.labels[results.lead]} beats another's is {joined(said)}.{care}"
+    return f"The probability that a run of {results.labels[results.lead]} beats another's is {first(said)}.{care}"
 
 
 def _overall(results: Results) -> str:
@@ -133,8 +142,10 @@ def _overall(results: Results) -> str:
         f"{results.labels[group]} {found.iqm.value:.2f} {interval(found.iqm, lambda v: f'{v:.2f}')}".strip()
         for group, found in ranked
     ]
-    which = "all environments" if len(overall.tasks) == len(results.study.tasks) else f"{len(overall.tasks)} environments"
-    return f"Over {which}, with scores scaled so that {overall.how}, the interquartile mean is {joined(said)}."
+    which = (
+        "all environments" if len(overall.tasks) == len(results.study.tasks) else f"{len(overall.tasks)} environments"
+    )
+    return f"Over {which}, with scores scaled so that {overall.how}, the interquartile mean is {first(said)}."
 
 
 def _paper(results: Results) -> str:
@@ -142,8 +153,8 @@ def _paper(results: Results) -> str:
     if not rows:
         return ""
     found = Counter(row.verdict.name for row in rows)
-    said = [f"{number} {name}" for name, number in found.most_common()]
-    return f"Beside {count(len(rows), 'number')} that the paper prints: {joined(said)}."
+    said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
+    return f"Of {count(len(rows), 'number')} that the paper prints, {joined(said)}."
 
 
 def _replay(study: Study) -> str:
@@ -193,6 +204,13 @@ def count(value: int, noun: str) -> str:
 
 def joined(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def first(said: list[str]) -> str:
+    """The first few, with how many more the tables have."""
+    return (
+        joined(said) if len(said) <= MAX_NAMED + 1 else f"{', '.join(said[:MAX_NAMED])} (the rest in the table below)"
+    )
 
 
 def percent(share: float) -> str:

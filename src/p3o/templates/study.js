@@ -5,7 +5,7 @@
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const kind = (choices, wanted) => (wanted in choices ? wanted : Object.keys(choices)[0]);
   const isNumber = (value) => value !== null && value !== undefined;
-  const say = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: Math.abs(value) < 1 ? 3 : 5 });
+  const say = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: Math.abs(value) < 1 ? 3 : Math.abs(value) < 1000 ? 4 : 5 });
   const clock = (s) => (s >= 5400 ? `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min` : s >= 90 ? `${Math.floor(s / 60)} min ${Math.round(s % 60)} s` : `${say(s)} s`);
   const sayX = { steps: (v) => `step ${Math.round(v).toLocaleString("en-US")}`, time: (v) => `after ${clock(v)}`, score: (v) => `score above ${say(v)}` };
 
@@ -106,7 +106,7 @@
         const [mean, low, high] = s.on[this.xKind].map((values) => values[i]);
         const there = s.seeds.filter((seed) => isNumber(seed[this.xKind]?.[i])).length;
         const spread = !isNumber(low) ? "" : s.seeds.length || this.xKind !== "score" ? `± ${say((high - low) / 2)}` : `[${say(low)}, ${say(high)}]`;
-        const count = there && there < s.seeds.length ? `${there} of ${s.seeds.length} seeds` : "";
+        const count = this.xKind === "steps" && there && there < s.seeds.length ? `${there} of ${s.seeds.length} seeds` : "";
         return { index, group: s.group, label: data.groups[s.group], mean, spread, count };
       }).filter((v) => isNumber(v.mean)).sort((a, b) => b.mean - a.mean);
     }
