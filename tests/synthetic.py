@@ -57,8 +57,9 @@ def write_run(
     at = np.linspace(steps / updates, steps, updates).astype(int)
     if algo == "p3o":
         ess = 0.8 + 0.15 * at / steps + 0.01 * rng.normal(size=updates)
+        rest = "0.01,0.4,0.02,1.0,3.2,32,0.5,0.0003,4512"
         rows = [
-            f"{s},{e:.6f},{1 - e:.6f},{e:.6f},{0.1 * (1 - e):.6f},{3 - s / steps:.6f},0.01,0.4,0.02,1.0,3.2,32,0.5,0.0003,4512"
+            f"{s},{e:.6f},{1 - e:.6f},{e:.6f},{0.1 * (1 - e):.6f},{3 - s / steps:.6f},{rest}"
             for s, e in zip(at, ess, strict=True)
         ]
         names = COLUMNS
@@ -82,7 +83,7 @@ def write_sweep(
 
 
 def write_paper_sweep(root: Path) -> Path:
-    """The size of the paper's MuJoCo table: 8 tasks, 4 algorithms, 10 seeds, 3M steps; 3,000 to 10,000 episodes each."""
+    """The size of the paper's MuJoCo table: 8 tasks, 4 algorithms, 10 seeds, 3M steps, 3,000 to 10,000 episodes."""
     for i, task in enumerate(PAPER_TASKS.split()):
         for j, algo in enumerate(("p3o", "ppo", "a2c", "a2cg")):
             for seed in range(10):

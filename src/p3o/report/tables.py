@@ -46,8 +46,8 @@ def all_tables(results: Results) -> list[Table]:
     tables = [
         *score_tables(results),
         paper_table(results),
-        *([aggregate_table(results, results.overall)] if results.overall else []),
         improvement_table(results),
+        *([aggregate_table(results, results.overall)] if results.overall else []),
         *difference_tables(results),
         cost_table(results),
         run_table(results),
@@ -67,38 +67,40 @@ def score_tables(results: Results) -> list[Table]:
 
 def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     groups = results.study.groups
+    every = {task: results.scores(task, step) for task, step in steps.items()}
+    counts = {values.size for row in every.values() for values in row.values()}
     rows = []
-    for task, step in steps.items():
-        scores = results.scores(task, step)
+    for task, scores in every.items():
         best = max((float(values.mean()) for values in scores.values()), default=math.nan)
-        row = [text(task), Cell(short_count(step), step)]
-        row += [_score_cell(scores.get(group), best, len(scores) > 1) for group in groups]
+        row = [text(task), Cell(short_count(steps[task]), steps[task])]
+        row += [_score_cell(scores.get(group), best, len(scores) > 1, len(counts) > 1) for group in groups]
         rows.append(row)
     title = "Scores at the end" if name == "the end" else f"Scores at {name}"
+    over = _count(counts.pop(), "seed") if len(counts) == 1 else "seeds"
     note = (
-        "Mean over seeds of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
+        f"Mean over {over} of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
         f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of a row is bold."
     )
     key = "scores" if name == "the end" else f"scores-{name.replace(' %', '-percent')}"
     return Table(key, title, note, ["environment", "steps", *(results.labels[g] for g in groups)], rows)
 
 
-def _score_cell(values: Array | None, best: float, may_be_best: bool) -> Cell:
+def _score_cell(values: Array | None, best: float, may_be_best: bool, with_seeds: bool) -> Cell:
     if values is None:
         return Cell("–")
     mean = float(values.mean())
     mark = "best" if may_be_best and mean >= best - 1e-12 * abs(best) else ""
-    return Cell(format_return(mean), mean, spread(values), mark)
+    seeds = [_count(values.size, "seed")] if with_seeds else []
+    return Cell(format_return(mean), mean, "\n".join([part for part in (spread(values), *seeds) if part]), mark)
 
 
 def spread(values: Array) -> str:
     """What is known about a mean over seeds: its interval, or the range of few seeds."""
-    seeds = f"{values.size} seed" + ("s" if values.size != 1 else "")
     if values.size == 1:
-        return seeds
+        return ""
     if values.size < MIN_SEEDS:
-        return f"{format_return(float(values.min()))} to {format_return(float(values.max()))}\n{seeds}"
-    return f"{interval(mean_interval(values), format_return)}\n{seeds}"
+        return f"{format_return(float(values.min()))} to {format_return(float(values.max()))}"
+    return interval(mean_interval(values), format_return)
 
 
 def interval(estimate: Estimate, say: Callable[[float], str] = format_number) -> str:
@@ -136,7 +138,7 @@ def paper_table(results: Results) -> Table:
 
 
 def _reason(verdict: Verdict) -> str:
-    return verdict.text.removeprefix(verdict.name).lstrip(": ")
+    return verdict.text.removeprefix(verdict.name).lstrip(":, ")
 
 
 def aggregate_table(results: Results, overall: Overall) -> Table:

@@ -164,8 +164,8 @@ def _replay(study: Study) -> str:
     if not values.size:
         return ""
     low, high = float(values.min()), float(values.max())
-    at = f"{low:.2f}" if high - low < 0.005 else f"between {low:.2f} and {high:.2f}"
-    return f"P3O's effective sample size settled at {at}: that is what replayed data were worth next to fresh data."
+    at = f"at {low:.2f}" if high - low < 0.005 else f"between {low:.2f} and {high:.2f}"
+    return f"P3O's effective sample size settled {at}: that is what replayed data were worth next to fresh data."
 
 
 def settled(run: Run, name: str) -> float:
@@ -186,7 +186,7 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     best = max(wins.won.items(), key=lambda item: item[1].value) if wins else None
     top = [(n, e) for n, e in wins.won.items() if best and e.value == best[1].value] if wins else []
     if len(top) == 1 and best and wins:
-        most = ("Most wins", best[0], f"{best[1].value:.0f} of {count(len(wins.p_win), 'environment')}")
+        most = ("Most wins", best[0], f"{best[1].value:.0f} of {len(wins.p_win)} environments")
     else:
         most = ("Most wins", "–", "shared" if wins else "nothing to compare")
     return [
