@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import re
 import subprocess
 import sys
@@ -268,6 +269,22 @@ def test_warnings_name_the_runs(tmp_path):
     assert "different versions: jax 0.11.2, 0.9.0" in found
     write_sweep(tmp_path / "clean", ["CartPole-v1"], ["p3o", "ppo"], 2)
     assert cautions(Results(find_study(tmp_path / "clean"))) == []
+
+
+def test_what_a_sweep_says_of_runs_that_are_not_there(tmp_path):
+    write_sweep(tmp_path, ["CartPole-v1"], ["p3o"], 2)
+    entry = {"algo": "p3o", "env": "CartPole-v1", "state": "finished", "reason": ""}
+    folder = "CartPole-v1/p3o-default/seed-"
+    there = [entry | {"seed": i, "folder": f"{folder}{i}"} for i in range(2)]
+    gone = entry | {"seed": 2, "folder": f"{folder}2", "state": "failed", "reason": "killed by signal 9"}
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "runs": [*there, gone]}))
+    assert cautions(Results(find_study(tmp_path))) == [
+        "1 run that the sweep asked for is not there: p3o on CartPole-v1 seed 2.",
+        "1 run failed: p3o on CartPole-v1 seed 2 (killed by signal 9).",
+    ]
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(UserError, match=r"sweep\.json: damaged"):
+        find_study(tmp_path)
 
 
 def test_an_unfinished_seed_is_not_in_the_score_at_the_end(tmp_path):

@@ -1,6 +1,6 @@
 """What a reader must know before trusting the numbers of a study."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from p3o.report.find import Group, Study, asked_steps, seed_of
 from p3o.report.results import Results
@@ -15,6 +15,8 @@ def cautions(results: Results) -> list[str]:
     """One sentence for each kind of trouble, with the runs that have it."""
     study = results.study
     found = [
+        _told(study.absent, "that the sweep asked for is not there", "that the sweep asked for are not there"),
+        _told(study.failed, "failed", "failed"),
         _runs_with(results, lambda run: not run.is_finished, "not finished; scores past their last step are left out"),
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
         _runs_with(
@@ -34,11 +36,17 @@ def cautions(results: Results) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def _told(names: tuple[str, ...], one: str, many: str) -> str:
+    if not names:
+        return ""
+    return f"{len(names)} run{f' {one}' if len(names) == 1 else f's {many}'}: {listed(names)}."
+
+
 def _name(results: Results, task: str, group: Group, run: Run) -> str:
     return f"{results.labels[group]} on {task} seed {seed_of(run)}"
 
 
-def _runs_with(results: Results, is_so, words: str) -> str:
+def _runs_with(results: Results, is_so: Callable[[Run], bool], words: str) -> str:
     names = [_name(results, *key, run) for key, cell in results.study.cells.items() for run in cell if is_so(run)]
     if not names:
         return ""

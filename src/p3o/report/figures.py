@@ -104,7 +104,7 @@ def drawings(results: Results) -> Iterator[Drawing]:
             caption = "Performance profile: share of runs above each normalised score, with 95 % intervals"
             yield Drawing("profile", caption, _lines([chart]), chart_rows(chart))
             yield _aggregates(results)
-        improvements = {g: e for g in study.groups if (e := results.improvement(g)) is not None}
+        improvements = results.improvements
         if improvements and results.lead is not None:
             lead = results.labels[results.lead]
             over = {f"over {results.labels[group]}": estimate for group, estimate in improvements.items()}

@@ -1,5 +1,6 @@
 """From paths to runs, and from runs to the groups that are compared."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class Study:
 
     cells: dict[tuple[str, Group], tuple[Run, ...]]
     num_repeated: int = 0  # runs that were found in two places and are counted once
+    absent: tuple[str, ...] = ()  # runs that a sweep.json asks for and that are not there, by name
+    failed: tuple[str, ...] = ()  # runs that it calls failed, with the reason
 
     @property
     def runs(self) -> list[Run]:
@@ -70,7 +73,8 @@ class Study:
         """Short names: the preset is in them where more than one is there."""
         groups = self.groups
         is_mixed = len({group.preset for group in groups if group.preset}) > 1
-        return {group: _label(group, is_mixed) for group in groups}
+        labels = {group: _label(group, is_mixed) for group in groups}
+        return labels if len(set(labels.values())) == len(groups) else {group: group.folder for group in groups}
 
 
 def asked_steps(run: Run) -> int:
@@ -119,7 +123,26 @@ def find_study(paths: Paths) -> Study:
         group = group._replace(source=names[root]) if group in clashing else group
         cells.setdefault((run.env_id, group), []).append(run)
     ordered = sorted(cells.items(), key=lambda item: (item[0][0].lower(), _rank(item[0][1])))
-    return Study({key: tuple(sorted(runs, key=_seed_rank)) for key, runs in ordered}, len(found) - len(kept))
+    by_seed = {key: tuple(sorted(runs, key=_seed_rank)) for key, runs in ordered}
+    absent, failed = _told_by_sweeps(given)
+    return Study(by_seed, len(found) - len(kept), absent, failed)
+
+
+def _told_by_sweeps(roots: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What every sweep.json under the paths says of runs that are not there and of runs that failed."""
+    absent, failed = [], []
+    for file in dict.fromkeys(file for root in roots for file in sorted(root.rglob("sweep.json"))):
+        try:
+            entries = json.loads(read_text(file))["runs"]
+            for entry in entries:
+                name = f"{entry['algo']} on {entry['env']} seed {entry['seed']}"
+                if not (file.parent / entry["folder"] / "config.json").exists():
+                    absent.append(name)
+                if entry["state"] == "failed":
+                    failed.append(f"{name} ({entry.get('reason') or 'no reason given'})")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file}: damaged, not the index of a sweep") from error
+    return tuple(absent), tuple(failed)
 
 
 def _runs_under(root: Path) -> list[Run]:

@@ -43,8 +43,6 @@ class Overall:
     how: str  # how scores were normalised, in words
     scores: dict[Group, dict[str, Array]]  # [seeds] per task, normalised
     aggregates: dict[Group, Aggregates]
-    improvement: dict[Group, Estimate]  # P(lead > group)
-    lead: Group | None
     profiles: dict[Group, Profile]
     left_out: tuple[Group, ...]
 
@@ -103,19 +101,27 @@ class Results:
         won = self.wins.won if self.wins else {}
         return max(groups, key=lambda g: won[self.labels[g]].value if self.labels[g] in won else -1.0, default=None)
 
-    def improvement(self, group: Group, tasks: list[str] | None = None) -> Estimate | None:
-        """P(lead > group) over the tasks that both have."""
-        if self.lead is None or group == self.lead:
-            return None
-        both = [t for t in tasks or self.study.tasks if {group, self.lead} <= set(self.final[t])]
-        if not both:
-            return None
-        ours, theirs = ({t: self.final[t][g] for t in both} for g in (self.lead, group))
-        return statistics.probability_of_improvement(ours, theirs)
+    @cached_property
+    def improvements(self) -> dict[Group, Estimate]:
+        """P(lead > group) of each other group, over the tasks that both have."""
+        found = {}
+        for group in self.study.groups:
+            both = self.common_tasks(group)
+            if group != self.lead and self.lead is not None and both:
+                ours, theirs = ({t: self.final[t][g] for t in both} for g in (self.lead, group))
+                found[group] = statistics.probability_of_improvement(ours, theirs)
+        return found
+
+    def common_tasks(self, group: Group) -> list[str]:
+        """Tasks on which the lead and the group both have a score."""
+        return [task for task in self.study.tasks if {group, self.lead} <= set(self.final[task])]
 
     @cached_property
     def beside_paper(self) -> list[PaperRow]:
-        """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end."""
+        """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end.
+
+        A variant is a departure from the algorithm, so it has no number there.
+        """
         rows = []
         for task in self.study.tasks:
             for group in self.study.groups_of(task):
@@ -125,7 +131,7 @@ class Results:
 
     def _paper_row(self, task: str, group: Group) -> PaperRow | None:
         row, printed = reference.find_task(task), reference.paper_score(task, group.algo)
-        if row is None or printed is None:
+        if row is None or printed is None or group.variant:
             return None
         steps = reference.PAPER_STEPS[row.suite]
         step = min(steps, self.study.asked(task, group))
@@ -166,14 +172,10 @@ class Results:
             return None
         normal = {g: statistics.normalise({t: row[t] for t in tasks}, low, high) for g, row in scores.items()}
         taus = profile_taus(normal)
-        lead = self.lead if self.lead in groups else None
-        others = [group for group in groups if group != lead] if lead else []
         return Overall(
             how=how,
             scores=normal,
             aggregates={group: statistics.aggregates(row) for group, row in normal.items()},
-            improvement={g: statistics.probability_of_improvement(normal[lead], normal[g]) for g in others if lead},
-            lead=lead,
             profiles={group: statistics.performance_profile(row, taus) for group, row in normal.items()},
             left_out=tuple(group for group in self.study.groups if group not in groups),
         )

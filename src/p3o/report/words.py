@@ -117,11 +117,9 @@ def _only_scores(results: Results) -> str:
 def _how_sure(results: Results) -> str:
     """Probability of improvement of the lead over each other group, and whether there are seeds enough to say so."""
     said: list[str] = []
-    for group in results.study.groups:
-        estimate = results.improvement(group)
-        if estimate is not None:
-            near = interval(estimate, lambda value: f"{value:.2f}")
-            said.append(f"{estimate.value:.2f} over {results.labels[group]}{f' {near}' if near else ''}")
+    for group, estimate in results.improvements.items():
+        near = interval(estimate, lambda value: f"{value:.2f}")
+        said.append(f"{estimate.value:.2f} over {results.labels[group]}{f' {near}' if near else ''}")
     if not said or results.lead is None:
         return ""
     few = min(len(cell) for cell in results.study.cells.values())
@@ -187,6 +185,9 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     top = [(n, e) for n, e in wins.won.items() if best and e.value == best[1].value] if wins else []
     if len(top) == 1 and best and wins:
         most = ("Most wins", best[0], f"{best[1].value:.0f} of {len(wins.p_win)} environments")
+    elif len(study.cells) == 1:
+        values = np.concatenate([*next(iter(results.final.values())).values(), np.empty(0)])
+        most = ("Score", format_return(float(values.mean())) if values.size else "–", "mean over seeds")
     else:
         most = ("Most wins", "–", "shared" if wins else "nothing to compare")
     return [
