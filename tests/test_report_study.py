@@ -183,7 +183,8 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     said = " ".join(summary(Results(find_study(sweep))))
     assert "18 runs of 10,000 environment steps: three algorithms on two environments" in said
     assert "P3O has the highest score on 2 of 2 environments; PPO and A2C on none." in said
-    assert "beats another's is 1.00 over PPO [1.00, 1.00] and 1.00 over A2C [1.00, 1.00]. With three seeds" in said
+    assert "A run of P3O beats a run of PPO with probability 1.00 [1.00, 1.00] and of A2C with 1.00" in said
+    assert "An interval from three seeds cannot be leaned on: a verdict takes 5." in said
     assert "P3O's effective sample size settled between" in said
     five = write_sweep(tmp_path / "five", ["CartPole-v1"], ["p3o", "ppo"], 5, {"p3o": 100.0, "ppo": 300.0})
     results = Results(find_study(five))

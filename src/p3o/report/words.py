@@ -37,7 +37,7 @@ def facts(results: Results) -> list[str]:
     spread = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     dates = sorted(str(run.config["started"])[:10] for run in study.runs if run.config.get("started"))
     return [
-        count(len(study.runs), "run"),
+        f"{len(study.runs)} runs",
         f"{spread} seed{'' if spread == '1' else 's'} each",
         *([f"preset {joined(presets)}"] if presets else []),
         *([dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"] if dates else []),
@@ -119,16 +119,17 @@ def _how_sure(results: Results) -> str:
     said: list[str] = []
     for group, estimate in results.improvements.items():
         near = interval(estimate, lambda value: f"{value:.2f}")
-        said.append(f"{estimate.value:.2f} over {results.labels[group]}{f' {near}' if near else ''}")
+        with_ = "with probability" if not said else "with"
+        said.append(f"of {results.labels[group]} {with_} {estimate.value:.2f}{f' {near}' if near else ''}")
     if not said or results.lead is None:
         return ""
     few = min(len(cell) for cell in results.study.cells.values())
     care = (
-        f" With {count(few, 'seed')} these intervals are too narrow to lean on: a verdict takes {MIN_SEEDS}."
+        f" An interval from {count(few, 'seed')} cannot be leaned on: a verdict takes {MIN_SEEDS}."
         if few < MIN_SEEDS
         else " Above one half is better, and the whole interval above one half is a difference to rely on."
     )
-    return f"The probability that a run of {results.labels[results.lead]} beats another's is {first(said)}.{care}"
+    return f"A run of {results.labels[results.lead]} beats a run {first(said)}.{care}"
 
 
 def _overall(results: Results) -> str:
@@ -184,7 +185,11 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     best = max(wins.won.items(), key=lambda item: item[1].value) if wins else None
     top = [(n, e) for n, e in wins.won.items() if best and e.value == best[1].value] if wins else []
     if len(top) == 1 and best and wins:
-        most = ("Most wins", best[0], f"{best[1].value:.0f} of {len(wins.p_win)} environments")
+        most = (
+            "Most wins",
+            best[0],
+            f"{best[1].value:.0f} of {len(wins.p_win)} environment{'s' if len(wins.p_win) > 1 else ''}",
+        )
     elif len(study.cells) == 1:
         values = np.concatenate([*next(iter(results.final.values())).values(), np.empty(0)])
         most = ("Score", format_return(float(values.mean())) if values.size else "–", "mean over seeds")
