@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser
+from commands import call
 from synthetic import write_run, write_sweep
 
 from p3o.report import write_report
@@ -217,6 +218,37 @@ def test_the_page_of_one_run_works_too(browser, tmp_path):
     theme = "document.documentElement.dataset.theme"
     browser.click("#theme")
     assert browser.run(theme) in ("light", "dark")
+    assert browser.errors == []
+    assert browser.requests == [file.resolve().as_uri()]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_trained(browser, tmp_path):
+    """Two environments, three algorithms, three seeds of real training, small."""
+    small = ("--set", "num_envs=2", "num_steps=32", "hidden_sizes=8")
+    for task in TASKS:
+        for algo in ALGOS:
+            for seed in range(3):
+                folder = tmp_path / "sweep" / task / f"{algo}-default" / f"seed-{seed}"
+                extra = {"p3o": ("replay_size=256", "burn_in=64"), "ppo": ("num_minibatches=4",)}.get(algo, ())
+                words = ("--algo", algo, "--steps", 5000, "--seed", seed, "--out", folder)
+                assert call("train", task, *words, *small, *extra).code == 0
+    file = write_report(tmp_path / "sweep")
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(file)
+    assert len(lines(browser)) == 3
+    browser.click("#seeds")
+    assert len(lines(browser, kind="seed")) == 9
+    browser.click('[data-x="time"]')
+    browser.click('[data-y="log"]')
+    assert len(lines(browser)) == 3
+    shown = browser.run(
+        "document.querySelector('#table-scores tbody tr:nth-child(2) td:nth-child(3)').firstChild.textContent"
+    )
+    files = sorted((tmp_path / "sweep" / "CartPole-v1" / "p3o-default").glob("*/episodes.csv"))
+    each = [np.loadtxt(file, delimiter=",", skiprows=1)[-100:, 2].mean() for file in files]
+    assert float(shown) == pytest.approx(np.mean(each), abs=0.051)
     assert browser.errors == []
     assert browser.requests == [file.resolve().as_uri()]
 

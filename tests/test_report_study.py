@@ -20,7 +20,7 @@ from p3o.experiments import reference
 from p3o.report import write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
-from p3o.report.charts import band_of, curve_of, learning_charts, resample
+from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
 from p3o.report.find import Group, find_study, score
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
@@ -143,6 +143,22 @@ def test_a_mean_begins_with_the_last_seed_and_ends_when_most_have_ended():
     np.testing.assert_allclose(band.mean, [nan, 3, 3, 2, nan])
 
 
+def test_over_wall_time_a_run_that_has_ended_keeps_its_score(tmp_path):
+    for seed in range(2):
+        folder = write_run(tmp_path / "runs" / f"{seed}", seed=seed)
+        if seed:  # twice as slow
+            head, *lines = (folder / "episodes.csv").read_text().splitlines()
+            slow = [",".join([*line.split(",")[:4], str(2 * float(line.split(",")[4]))]) for line in lines]
+            (folder / "episodes.csv").write_text("\n".join([head, *slow, ""]))
+    (chart,) = learning_charts(find_study(tmp_path / "runs"))
+    (series,) = chart.series
+    ends = [last_hundred(tmp_path / "runs" / f"{seed}") for seed in range(2)]
+    assert series.on["time"].mean[-1] == pytest.approx(np.mean(ends))
+    fast, slow = (by["time"] for _, by in series.seeds)
+    assert np.isnan(fast[-1])  # its own line ends with it
+    assert slow[-1] == pytest.approx(ends[1])
+
+
 def test_updates_are_averaged_within_grid_cells():
     grid = np.array([10.0, 20, 30, 40])
     values = resample(np.array([5.0, 10, 15, 35]), np.array([1.0, 3, 7, 9]), grid)
@@ -194,6 +210,43 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     assert results.overall is None  # one task
 
 
+def test_wins_are_counted_with_an_interval(sweep):
+    rows = table(Results(find_study(sweep)), "wins").rows
+    assert [[cell.text for cell in row] for row in rows] == [
+        ["P3O", "2", "[2, 2]", "2", "1.00"],
+        ["PPO", "0", "[0, 0]", "2", "0.00"],
+        ["A2C", "0", "[0, 0]", "2", "0.00"],
+    ]
+
+
+def test_lines_of_many_groups_differ_in_colour_or_dashes():
+    assert len({(colour_of(i), dash_of(i)) for i in range(32)}) == 32
+
+
+def test_one_seed_each_has_no_interval(tmp_path):
+    root = write_sweep(tmp_path / "one", ["HalfCheetah-v4", "Hopper-v4"], ["p3o", "ppo"], 1)
+    page = write_report(root).read_text()
+    Checker().check(page)
+    overall = Results(find_study(root)).overall
+    assert overall
+    assert all(np.isnan(a.iqm.low) for a in overall.aggregates.values())
+    assert "nan" not in re.sub(r"<script.*", "", page, flags=re.DOTALL)
+    write_figures(root, tmp_path / "figures")
+
+
+def test_atari_is_normalised_by_human_play(tmp_path):
+    root = write_sweep(tmp_path / "atari", ["PongNoFrameskip-v4"], ["p3o", "ppo"], 2, {"p3o": 20.0, "ppo": 10.0})
+    for seed in range(2):
+        for algo in ("p3o", "ppo"):
+            write_run(root / "ALE-Breakout-v5" / algo / f"seed-{seed}", "ALE/Breakout-v5", algo, seed)
+    overall = Results(find_study(root)).overall
+    assert overall
+    assert overall.how == "random play is 0, human play is 1"
+    assert overall.tasks == ["ALE/Breakout-v5", "PongNoFrameskip-v4"]
+    write_markdown(root, tmp_path / "page.md")
+    assert (tmp_path / "page" / "curve-ALE-Breakout-v5.svg").exists()
+
+
 def test_aggregates_use_the_scale_of_the_tasks(tmp_path, sweep):
     overall = Results(find_study(sweep)).overall
     assert overall
@@ -230,6 +283,10 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
     assert row[6].value == pytest.approx(row[4].value - printed)
     write_sweep(tmp_path / "few", ["Hopper-v4"], ["p3o"], 2, {"p3o": 2 * printed}, **shape)
     assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][7].text == "no verdict"
+    levels = {"p3o": 0.2 * printed, "ppo": 0.1 * printed}
+    write_sweep(tmp_path / "low", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
+    ours, theirs = paper_table(Results(find_study(tmp_path / "low"))).rows
+    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "not reproduced")
     write_sweep(tmp_path / "short", ["Hopper-v4"], ["p3o"], 5, steps=1_000_000)
     (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
     assert row[7].text == "not comparable"

@@ -14,6 +14,17 @@ GRID_POINTS = 200
 INSIDE_POINTS = 100
 INSIDE = ("ess", "kl_coef", "is_clip", "kl", "entropy")
 TABLE_ROWS = 20
+COLOURS = 8  # --g0 to --g7 in study.css
+DASHES = 4  # .dash-1 to .dash-3 there, and none
+
+
+def colour_of(index: int) -> int:
+    return index % COLOURS
+
+
+def dash_of(index: int) -> int:
+    """The dashes of a group's line; no two of the first 32 groups have both colour and dashes in common."""
+    return (index + index // COLOURS) % DASHES
 
 
 class Band(NamedTuple):

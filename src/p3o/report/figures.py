@@ -10,7 +10,15 @@ import numpy as np
 
 from p3o.errors import UserError
 from p3o.report.axes import short_count
-from p3o.report.charts import Series, StudyChart, inside_charts, learning_charts, profile_chart
+from p3o.report.charts import (
+    Series,
+    StudyChart,
+    colour_of,
+    dash_of,
+    inside_charts,
+    learning_charts,
+    profile_chart,
+)
 from p3o.report.files import file_name, write_file
 from p3o.report.find import Group
 from p3o.report.results import Results
@@ -161,7 +169,7 @@ def _lines(charts: list[StudyChart]) -> "Figure":
 
 
 def _line(axis: "Axes", x: Any, series: Series, kind: str) -> None:
-    colour, dash = COLOURS[series.colour % len(COLOURS)], DASHES[series.colour % len(DASHES)]
+    colour, dash = COLOURS[colour_of(series.colour)], DASHES[dash_of(series.colour)]
     mean, low, high = series.on[kind]
     axis.plot(x, mean, color=colour, linestyle=dash, linewidth=1.4, label=series.label)
     axis.fill_between(x, low, high, color=colour, alpha=0.14, linewidth=0)
@@ -182,7 +190,7 @@ def _aggregates(results: Results) -> Drawing:
 
 def colours(results: Results, groups: list[Group]) -> list[str]:
     """The groups' colours, the same in every figure."""
-    return [COLOURS[results.study.groups.index(group) % len(COLOURS)] for group in groups]
+    return [COLOURS[colour_of(results.study.groups.index(group))] for group in groups]
 
 
 def _intervals(panels: dict[str, dict[str, Estimate]], hues: list[str], line: float | None = None) -> "Figure":

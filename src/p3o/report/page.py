@@ -4,14 +4,12 @@ from typing import Any
 
 from p3o.report import words
 from p3o.report.cautions import cautions
-from p3o.report.charts import StudyChart, inside_charts, learning_charts, profile_chart
+from p3o.report.charts import StudyChart, colour_of, dash_of, inside_charts, learning_charts, profile_chart
 from p3o.report.find import Group
 from p3o.report.results import Results
 from p3o.report.tables import all_tables, common_settings
 from p3o.report.templates import template
 from p3o.runs import Run
-
-COLOURS = 8  # --g0 to --g7 in study.css
 
 
 def render_study(results: Results) -> str:
@@ -39,7 +37,8 @@ def render_study(results: Results) -> str:
         common=common_settings(results),
         commands=commands(study.cells),
         points=points(charts, results),
-        colour=lambda i: i % COLOURS,
+        colour=colour_of,
+        dash=dash_of,
     )
 
 

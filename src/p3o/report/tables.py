@@ -45,6 +45,7 @@ def all_tables(results: Results) -> list[Table]:
     """The tables of the page in its order; one without rows is left out."""
     tables = [
         *score_tables(results),
+        win_table(results),
         paper_table(results),
         improvement_table(results),
         *([aggregate_table(results, results.overall)] if results.overall else []),
@@ -105,6 +106,27 @@ def spread(values: Array) -> str:
 
 def interval(estimate: Estimate, say: Callable[[float], str] = format_number) -> str:
     return "" if math.isnan(estimate.low) else f"[{say(estimate.low)}, {say(estimate.high)}]"
+
+
+def win_table(results: Results) -> Table:
+    """On how many tasks each group has the highest mean, and what resampling the seeds does to that."""
+    wins, rows = results.wins, []
+    if wins is not None and len(wins.p_win) > 1:
+        most = max(estimate.value for estimate in wins.won.values())
+        for name, estimate in sorted(wins.won.items(), key=lambda item: -item[1].value):
+            there = [task for task, row in wins.p_win.items() if name in row]
+            share = sum(wins.p_win[task][name] for task in there) / len(there)
+            mark = "best" if estimate.value == most else ""
+            won = Cell(f"{estimate.value:.0f}", int(estimate.value), mark=mark)
+            near = Cell(interval(estimate, lambda v: f"{v:.0f}") or "–", interval(estimate, lambda v: f"{v:.0f}"))
+            rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, lambda v: f"{v:.2f}")])
+    ties = f" Shared, and counted for nobody: {', '.join(wins.ties)}." if wins and wins.ties else ""
+    note = (
+        "A win is the highest mean alone, of the environments on which at least two algorithms have a score. The "
+        f"interval and P(win), its mean over environments, come of resampling the seeds 10,000 times.{ties}"
+    )
+    head = ["algorithm", "won", "95 % interval", "environments", "P(win)"]
+    return Table("wins", "Environments won", note, head, rows)
 
 
 MARKS = {"exceeds": "good", "reproduced": "good", "ordering reproduced": "good", "not reproduced": "bad"}
