@@ -73,10 +73,11 @@ def test_the_same_run_counts_once_and_two_experiments_are_kept_apart(tmp_path, s
     assert list(study.labels().values()) == ["P3O (again)", "P3O (sweep)", "PPO", "A2C"]
     packed = write_run(tmp_path / "packed")
     pack(packed)
-    study = find_study([packed, sweep / "CartPole-v1" / "p3o-default" / "seed-0"])  # one run, by its run_id
-    assert len(study.runs) == 1
-    assert study.runs[0].updates["step"].size == 10  # the fuller copy
-    assert study.num_repeated == 1
+    copies = [packed, sweep / "CartPole-v1" / "p3o-default" / "seed-0"]
+    for study in (find_study(copies), find_study(copies[::-1])):  # one run, by its run_id
+        assert len(study.runs) == 1
+        assert study.runs[0].updates["step"].size == 10  # the fuller copy
+        assert study.num_repeated == 1
 
 
 def test_compact_runs_have_the_same_scores(tmp_path, sweep):
@@ -474,6 +475,8 @@ def test_the_page_does_not_import_matplotlib(tmp_path, sweep):
 def test_logarithmic_ticks_over_little_and_much():
     assert [label for _, label in log_axis(1, 1000).ticks] == ["1", "10", "100", "1,000"]
     assert [label for _, label in log_axis(10, 80).ticks] == ["10", "20", "50", "100"]
+    axis = log_axis(10, 80)
+    np.testing.assert_allclose([10 * place for place, _ in axis.ticks], axis.place(np.array([10.0, 20, 50, 100])))
     ticks = log_axis(100, 130).ticks
     assert len(ticks) >= 3
     assert all(0 <= place <= 100 for place, _ in ticks)

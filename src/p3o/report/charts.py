@@ -161,7 +161,8 @@ def held(curve: Array, run: Run, kind: str) -> Array:
     known = np.flatnonzero(np.isfinite(curve))
     if kind != "time" or not known.size or not run.is_finished:
         return curve
-    return np.where(np.arange(curve.size) > known[-1], curve[known[-1]], curve)
+    last = window_mean(run.episodes["step"], run.episodes["return_"], run.last_step)
+    return np.where(np.arange(curve.size) > known[-1], last, curve)
 
 
 def last_known(curves: Array) -> int:
