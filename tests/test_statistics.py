@@ -168,6 +168,7 @@ UNSURE = st.Estimate(0.6, 0.4, 0.8)
     [
         ([9, 10, 11, 10, 10], 8.0, {}, "exceeds"),
         ([9, 10, 11, 10, 10], 10.1, {}, "reproduced"),
+        ([9, 10, 11, 10, 10], 9.9, {}, "reproduced"),  # above, but not by the whole interval
         ([9.9, 10, 10.1, 10, 10], 10.5, {}, "not reproduced"),
         ([9.9, 10, 10.1, 10, 10], 10.5, {"random": 0.0}, "reproduced"),  # 0.5 is within 10 % of 10.5
         ([9.9, 10, 10.1, 10, 10], 10.5, {"random": 8.0}, "not reproduced"),  # but not of 2.5

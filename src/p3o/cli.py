@@ -20,6 +20,7 @@ from p3o.errors import RunStopped, UserError, nearest
 Words = Annotated[list[str], arg(metavar="KEY=VALUE ...")]
 Number = Annotated[str, arg(metavar="N")]
 WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
+LIST_FLAGS = ("--envs", "--algos")  # take names, and may be given more than once
 
 
 class Command(Protocol):
@@ -53,7 +54,7 @@ class Train:
 
     def run(self) -> int:
         from p3o import session
-        from p3o.config import parse_assignments, parse_count
+        from p3o.config import check_variant, parse_assignments, parse_count
         from p3o.folder import command_line, default_folder
         from p3o.jobs import Job
 
@@ -161,6 +162,70 @@ class Video:
 
 
 @dataclass
+class Sweep:
+    """Run environments × algorithms × seeds over every core or a Ray cluster; the same command goes on."""
+
+    out: Positional[Annotated[str, arg(metavar="OUT")]]
+    """Folder of the sweep; its runs lie in OUT/ENV/ALGO-PRESET/seed-N."""
+    envs: Annotated[list[str], arg(metavar="ENV ...")] = field(default_factory=list)
+    """Gymnasium ids, or module:Id."""
+    algos: Annotated[list[str], arg(metavar="ALGO ...")] = field(default_factory=list)
+    """Algorithms; p3o unless given."""
+    seeds: Annotated[str | None, arg(metavar="N")] = None
+    """10 means 0 to 9; 5-9 and 3,7 also work; 5 unless given."""
+    steps: Number | None = None
+    """Environment steps of each run; 1e6 unless given."""
+    preset: str | None = None
+    """Named settings: default or paper."""
+    variant: str | None = None
+    """Name for a departure from the preset, used in folders and tables."""
+    set: Words = field(default_factory=list)
+    """Settings over the preset's, for every run."""
+    env_set: Words = field(default_factory=list)
+    """Arguments of the environments' constructors."""
+    eval_every: Number | None = None
+    """Evaluate with deterministic actions every so many steps."""
+    file: str | None = None
+    """A TOML or YAML design of several blocks, instead of the options above."""
+    workers: Number | None = None
+    """Runs at once; as many as there are cores unless given."""
+    ray: str | None = None
+    """Run on a Ray cluster: auto, local or ray://HOST:PORT."""
+
+    def run(self) -> int:
+        import shlex
+
+        from p3o import sweep
+        from p3o.config import parse_count
+        from p3o.folder import command_line
+
+        jobs, design = self._design()
+        workers = None if self.workers is None else parse_count(self.workers, "--workers")
+        about = {"design": design, "command": shlex.join(command_line())}
+        result = sweep.run(jobs, Path(self.out), workers=workers, ray=self.ray, about=about)
+        print(self.out)
+        return 128 + result.stopped if result.stopped is not None else int(bool(result.failed))
+
+    def _design(self) -> tuple[list[Any], dict[str, Any]]:
+        from p3o.config import parse_assignments
+        from p3o.sweeps import design
+
+        names = ("envs", "algos", "seeds", "steps", "preset", "variant", "set", "env_set", "eval_every")
+        given: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) not in (None, [])}
+        if self.file is not None:
+            if given:
+                option = next(iter(given)).replace("_", "-")
+                raise UserError(f"--file: the design is in {self.file}, so --{option} belongs there")
+            return design.read_file(Path(self.file))
+        if "set" in given:
+            given["set"] = parse_assignments(given["set"], "--set")
+        if "env_set" in given:
+            words = parse_assignments(given["env_set"], "--env-set")
+            given["env_set"] = {key: parse_value(value) for key, value in words.items()}
+        return design.expand(given, "sweep"), given
+
+
+@dataclass
 class Report:
     """Write one self-contained page about runs, sweeps and results folders."""
 
@@ -184,15 +249,49 @@ class Report:
 
 
 @dataclass
-class List:
-    """Show what there is: algorithms, presets with all settings, or environments."""
+class Reproduce:
+    """Run one of the paper's tables or figures and write its numbers beside the paper's; the same command goes on."""
 
-    what: Positional[Annotated[str, arg(metavar="[algorithms|presets|environments]")]] = "algorithms"
+    experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]]
+    """Its name; `p3o list experiments` shows them."""
+    out: Positional[Annotated[str, arg(metavar="OUT")]]
+    """Folder of the runs, the report and the table."""
+    seeds: Annotated[str | None, arg(metavar="N")] = None
+    """10 means 0 to 9; 5-9 and 3,7 also work; the paper's unless given."""
+    scale: Annotated[str, arg(metavar="X")] = "1"
+    """Share of the paper's steps, as 0.01; below 1 nothing is comparable with the paper."""
+    workers: Number | None = None
+    """Runs at once; as many as there are cores unless given."""
+    ray: str | None = None
+    """Run on a Ray cluster: auto or ray://HOST:PORT."""
+
+    def run(self) -> int:
+        from p3o.config import parse_count, parse_number, parse_seeds
+        from p3o.experiments.reproduce import reproduce
+
+        seeds = None if self.seeds is None else parse_seeds(self.seeds)
+        workers = None if self.workers is None else parse_count(self.workers, "--workers")
+        scale = parse_number(self.scale, "--scale")
+        return reproduce(self.experiment, Path(self.out), seeds, scale, workers, self.ray)
+
+
+@dataclass
+class List:
+    """Show what there is: algorithms, presets with all settings, the paper's experiments, or environments."""
+
+    what: Positional[Annotated[str, arg(metavar="[algorithms|presets|experiments|environments]")]] = "algorithms"
+    runs: Annotated[str, arg(name="in", aliases=["--runs"], metavar="OUT")] = "runs"
+    """Folder in which finished runs of experiments are counted."""
 
     def run(self) -> int:
         from p3o import listing
 
-        known = {"algorithms": listing.algorithms, "presets": listing.presets, "environments": listing.environments}
+        known = {
+            "algorithms": listing.algorithms,
+            "presets": listing.presets,
+            "experiments": lambda: listing.experiments(Path(self.runs)),
+            "environments": listing.environments,
+        }
         if self.what not in known:
             raise UserError(f"list {self.what!r}: one of {', '.join(known)} was expected{nearest(self.what, known)}")
         for line in known[self.what]():
@@ -200,12 +299,23 @@ class List:
         return 0
 
 
-COMMANDS = {"train": Train, "resume": Resume, "eval": Eval, "video": Video, "report": Report, "list": List}
+COMMANDS = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "video": Video,
+    "sweep": Sweep,
+    "reproduce": Reproduce,
+    "report": Report,
+    "list": List,
+}
 Commands = (
     Annotated[Train, subcommand("train")]
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Eval, subcommand("eval")]
     | Annotated[Video, subcommand("video")]
+    | Annotated[Sweep, subcommand("sweep")]
+    | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Report, subcommand("report")]
     | Annotated[List, subcommand("list")]
 )
@@ -265,12 +375,6 @@ def parse_seed(text: str) -> int:
     return value
 
 
-def check_variant(name: str) -> str:
-    if not all(c.isalnum() or c in "-_.=+" for c in name):
-        raise UserError(f"--variant {name!r}: letters, digits and - _ . = + only, since it names a folder")
-    return name
-
-
 def parse_value(text: str) -> Any:
     """A constructor argument: JSON where it is that (numbers, true, null, lists), True, False or None, else text."""
     words = {"True": True, "False": False, "None": None}
@@ -297,7 +401,7 @@ def parse(arguments: list[str]) -> Command:
             return tyro.cli(
                 Commands,
                 prog="p3o",
-                description="P3O and its baselines: train, resume, evaluate, film, report.",
+                description="P3O and its baselines: train, resume, evaluate, film, sweep, reproduce, report.",
                 args=gather_words(arguments),
             )
     except SystemExit as stop:
@@ -313,17 +417,17 @@ def gather_words(arguments: list[str]) -> list[str]:
     flag = None
     for word in arguments:
         name, equals, value = word.partition("=")
-        if name in WORD_FLAGS:
+        if name in WORD_FLAGS + LIST_FLAGS:
             flag = name
             gathered.setdefault(flag, []).extend([value] if equals else [])
-        elif flag and not word.startswith("-") and ("=" in word or not gathered[flag]):
+        elif flag and not word.startswith("-") and (flag in LIST_FLAGS or "=" in word or not gathered[flag]):
             gathered[flag].append(word)
         else:
             flag = None
             rest.append(word)
     for name, words in gathered.items():
         if not words:
-            raise UserError(f"{name}: key=value is missing")
+            raise UserError(f"{name}: {'a name' if name in LIST_FLAGS else 'key=value'} is missing")
         rest += [name, *words]
     return rest
 

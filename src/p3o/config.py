@@ -7,6 +7,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from p3o.errors import UserError, nearest
 
 C = TypeVar("C", bound="Config")
+MAX_SEEDS = 10_000  # of one list: more are a slip of the pen
 
 
 def setting(
@@ -103,6 +104,34 @@ def parse_count(text: str, what: str) -> int:
     if value != int(value) or value < 1:
         raise UserError(f"{what}: {text!r} is not a whole number of at least 1")
     return int(value)
+
+
+def parse_seeds(text: str, what: str = "--seeds") -> tuple[int, ...]:
+    """`10` as 0 to 9; `5-9`, `3,7` and `0-2,7` as what they say."""
+    if "," not in text and "-" not in text.strip("-"):
+        count = parse_count(text, what)
+        if count > MAX_SEEDS:
+            raise UserError(f"{what}: {text!r} is more than {MAX_SEEDS:,} seeds")
+        return tuple(range(count))
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = (word.strip() for word in part.partition("-"))
+        last = last if "-" in part else first
+        if not (first.isdecimal() and last.isdecimal()) or int(first) > int(last):
+            raise UserError(f"{what}: {part.strip()!r} in {text!r} is no seed and no range such as 5-9")
+        if int(last) - int(first) >= MAX_SEEDS or int(last) >= 2**63:
+            raise UserError(f"{what}: {part.strip()!r} is too large")
+        seeds += range(int(first), int(last) + 1)
+    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+    if twice is not None:
+        raise UserError(f"{what}: seed {twice} is there twice in {text!r}")
+    return tuple(seeds)
+
+
+def check_variant(name: str, what: str = "--variant") -> str:
+    if not all(c.isalnum() or c in "-_.=+" for c in name):
+        raise UserError(f"{what} {name!r}: letters, digits and - _ . = + only, since it names a folder")
+    return name
 
 
 def _convert(name: str, value: Any, annotation: Any) -> Any:

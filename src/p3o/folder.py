@@ -12,7 +12,8 @@ from p3o import checkpoint
 from p3o.errors import UserError
 from p3o.jobs import FORMAT, Job, Setup, describe, env_name
 
-LEFTOVERS = (".lock", "config.json.tmp")  # of a run that was killed before it was one
+WORKER_LOG = "worker.log"  # what a sweep's process printed
+LEFTOVERS = (".lock", "config.json.tmp", WORKER_LOG)  # of a run that was killed before it was one
 
 
 @contextlib.contextmanager
@@ -37,13 +38,18 @@ def lock(folder: Path) -> Iterator[None]:
 
 def default_folder(job: Job) -> Path:
     """runs/ENV/ALGO-PRESET[-VARIANT]/seed-N, or the next free name after it."""
-    base = Path("runs") / folder_name(env_name(job.env)) / "-".join(p for p in (job.algo, job.preset, job.variant) if p)
-    folder = base / f"seed-{job.seed}"
+    first = folder = run_folder(Path("runs"), job)
     count = 2
     while folder.exists():
-        folder = base / f"seed-{job.seed}-{count}"
+        folder = first.with_name(f"{first.name}-{count}")
         count += 1
     return folder
+
+
+def run_folder(out: Path, job: Job) -> Path:
+    """OUT/ENV/ALGO-PRESET[-VARIANT]/seed-N: where a run lies in a folder of many."""
+    name = "-".join(part for part in (job.algo, job.preset, job.variant) if part)
+    return out / folder_name(env_name(job.env)) / name / f"seed-{job.seed}"
 
 
 def folder_name(env_id: str) -> str:

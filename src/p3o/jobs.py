@@ -58,6 +58,16 @@ def maker(source: EnvSource, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | 
     return source
 
 
+class Resolved(NamedTuple):
+    """A job whose every part is known to be good; no trainer yet."""
+
+    job: Job
+    config: Config
+    specs: Specs
+    spaces: tuple[gym.Space, gym.Space]
+    probe: gym.Env | None  # the (closed) environment that was asked for its spaces; None for a vector environment
+
+
 class Setup(NamedTuple):
     """A job brought to the point where training can start; nothing is written yet."""
 
@@ -68,36 +78,44 @@ class Setup(NamedTuple):
     spaces: tuple[gym.Space, gym.Space]
 
 
-def set_up(job: Job) -> Setup:
-    """Check everything about a job and build its trainer."""
+def resolve(job: Job) -> Resolved:
+    """Check a job's algorithm, environment, preset and settings, and say what they come to."""
     entry = algorithms.find(job.algo)
     if not 0 <= job.seed < 2**63:
         raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
     make = maker(job.env, job.env_kwargs)
     if job.env_kwargs and not isinstance(job.env, str):
         raise UserError("env_kwargs goes with an environment id; a function makes its environment as it should be")
+    probe = None
     if make is None:
         assert isinstance(job.env, gym.vector.VectorEnv)
         spaces = (job.env.single_observation_space, job.env.single_action_space)
     else:
-        first = make()
-        if not isinstance(first, gym.Env):
-            raise UserError(f"environment {env_name(job.env)}: it made a {type(first).__name__}, not a gymnasium.Env")
-        spaces = (first.observation_space, first.action_space)
-        first.close()
+        probe = make()
+        if not isinstance(probe, gym.Env):
+            raise UserError(f"environment {env_name(job.env)}: it made a {type(probe).__name__}, not a gymnasium.Env")
+        spaces = (probe.observation_space, probe.action_space)
+        probe.close()
     specs = Specs(observation_spec(spaces[0]), action_spec(spaces[1]))
     preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind)
     config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
+    return Resolved(job, config, specs, spaces, probe)
+
+
+def set_up(job: Job) -> Setup:
+    """Check everything about a job and build its trainer."""
+    _, config, specs, spaces, probe = resolve(job)
     device.configure(specs.observation.kind, config.deterministic)
     streams = seeds.derive(job.seed)
+    make = maker(job.env, job.env_kwargs)
     env: VectorEnv
     if make is None:
         env = GymnasiumVectorEnv(job.env, streams.envs)
     else:
         env = HostVectorEnv(make, config.num_envs, streams.envs)
-        if len({id(e) for e in (first, *env.envs)}) <= config.num_envs:
+        if len({id(e) for e in (probe, *env.envs)}) <= config.num_envs:
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
-    return Setup(job, config, specs, Trainer(entry, config, env, specs, job.seed), spaces)
+    return Setup(job, config, specs, Trainer(algorithms.find(job.algo), config, env, specs, job.seed), spaces)
 
 
 def _for_vector_env(job: Job) -> dict[str, Any]:
@@ -131,19 +149,15 @@ def machine() -> dict[str, Any]:
     return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
 
 
-def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, Any]:
-    """The contents of config.json."""
+def identity(setup: Setup | Resolved) -> dict[str, Any]:
+    """The part of config.json that says what was asked for: the same for the same job."""
     job = setup.job
-    settings = json.loads(json.dumps(dataclasses.asdict(setup.config)))
     return {
-        "format": FORMAT,
-        "run_id": run_id,
         "algo": job.algo,
         "preset": job.preset,
         "variant": job.variant,
         "seed": job.seed,
         "steps": job.steps,
-        "schedule_start": 0,
         "eval_every": job.eval_every,
         "env": {
             "id": env_name(job.env),
@@ -152,7 +166,17 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
             "observation_space": str(setup.spaces[0]),
             "action_space": str(setup.spaces[1]),
         },
-        "settings": settings,
+        "settings": json.loads(json.dumps(dataclasses.asdict(setup.config))),
+    }
+
+
+def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, Any]:
+    """The contents of config.json."""
+    return {
+        "format": FORMAT,
+        "run_id": run_id,
+        **identity(setup),
+        "schedule_start": 0,
         "versions": versions(),
         "machine": machine(),
         "command": shlex.join(command) if command else None,

@@ -1,11 +1,14 @@
 """What `p3o list` shows."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import gymnasium as gym
 
 from p3o.algorithms import ALGORITHMS
 from p3o.config import describe, make_config
+from p3o.errors import UserError
+from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
 from p3o.presets import PRESETS, preset_settings
 
@@ -41,6 +44,37 @@ def _show(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def experiments(runs: Path = Path("runs")) -> Iterator[str]:
+    """The paper's tables and figures: what each needs and how much of it lies under `runs`."""
+    from p3o.experiments.scores import count_finished
+
+    if runs.exists() and not runs.is_dir():
+        raise UserError(f"--in {runs}: not a folder")
+    cores = cost.cores()
+    yield f"{'experiment':<25}{'in the paper':<21}{'runs':>5}{'there':>6}{'steps':>8}{'time here':>13}"
+    for experiment in catalog.EXPERIMENTS.values():
+        jobs = experiment.jobs()
+        numbers = f"{'–':>5}{'–':>6}{'–':>8}{'seconds':>13}"
+        if jobs:
+            steps, hours = sum(job.steps for job in jobs), cost.core_hours(experiment) / cores
+            numbers = f"{len(jobs):>5}{count_finished(jobs, runs):>6}{_short(steps):>8}{_duration(hours):>13}"
+        yield f"{experiment.name:<25}{experiment.item:<21}{numbers}"
+        yield f"  {experiment.title}"
+    yield ""
+    yield "p3o reproduce EXPERIMENT OUT   runs one; --scale 0.01 --seeds 2 makes it small."
+    yield f"there: runs finished at full size under {runs} (--in OUT for another folder)."
+    yield f"time here: {cores} {'core' if cores == 1 else 'cores'}, estimated from speeds on one core of an AMD EPYC;"
+    yield "Atari's is for plain CPU cores, from the cost of its network; no GPU is counted."
+
+
+def _short(count: float) -> str:
+    return f"{count / 1e9:.1f}G" if count >= 1e9 else f"{count / 1e6:.0f}M"
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:,.0f} hours" if hours < 100 else f"{hours / 24:,.0f} days"
 
 
 def environments() -> Iterator[str]:

@@ -21,7 +21,7 @@ from p3o.folder import check_free, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
 from p3o.recording import Recorder, cut_back
-from p3o.signals import StopSignals
+from p3o.signals import Stop
 from p3o.train import Iteration, format_bytes
 
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
@@ -219,7 +219,7 @@ class Session:
             metrics,
         )
 
-    def run(self, stop: StopSignals, callback: Callable[[Any], Any] | None = None) -> None:
+    def run(self, stop: Stop, callback: Callable[[Any], Any] | None = None) -> None:
         """Train to the total, or until a signal or the callback stops it."""
         if self.folder is not None:
             self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)

@@ -2,7 +2,13 @@
 
 import contextlib
 import signal
-from typing import Any
+from typing import Any, Protocol
+
+
+class Stop(Protocol):
+    """A wish to stop: the number of a signal, None while there is none."""
+
+    received: int | None
 
 
 class StopSignals:

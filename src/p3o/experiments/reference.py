@@ -2,8 +2,9 @@
 
 Every lookup takes an environment id in any spelling (`HalfCheetah-v4`, `PongNoFrameskip-v4`, `ALE/Pong-v5`) or the
 paper's own name of the row (`Half-Cheetah`, `Pong`), and gives None where there is no number. The files are in
-reference/: paper_*.csv are the paper's tables as printed, published_atari_wide.csv what others published,
-random_mujoco.csv was measured with benchmarks/random_scores.py.
+reference/: paper_*.csv are the paper's tables as printed, published_*_wide.csv what others published (on MuJoCo: the
+benchmark pages of OpenAI Baselines and openrlbenchmark, and the stored curves of Tianshou's 2021 benchmark at 3M
+steps), random_mujoco.csv was measured with benchmarks/random_scores.py.
 """
 
 import csv
@@ -104,9 +105,9 @@ def paper_wins() -> dict[str, dict[str, int]]:
     return {algo.lower(): {name: int(column[algo]) for name, column in table.items()} for algo in table["won_final"]}
 
 
-def published(column: str) -> dict[str, float]:
-    """One column of published Atari scores: game -> number; games without one are left out."""
-    return _columns("published_atari_wide.csv")[column]
+def published(column: str, suite: str = "atari") -> dict[str, float]:
+    """One column of published scores: row -> number; rows without one are left out."""
+    return _columns(f"published_{suite}_wide.csv")[column]
 
 
 @cache
