@@ -287,7 +287,11 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
     levels = {"p3o": 0.2 * printed, "ppo": 0.1 * printed}
     write_sweep(tmp_path / "low", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
     ours, theirs = paper_table(Results(find_study(tmp_path / "low"))).rows
-    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "not reproduced")
+    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "ordering reproduced")
+    levels = {"p3o": 0.1 * printed, "ppo": 0.2 * printed}
+    write_sweep(tmp_path / "wrong", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
+    ours, theirs = paper_table(Results(find_study(tmp_path / "wrong"))).rows
+    assert (ours[7].text, theirs[7].text) == ("not reproduced", "not reproduced")
     write_sweep(tmp_path / "short", ["Hopper-v4"], ["p3o"], 5, steps=1_000_000)
     (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
     assert row[7].text == "not comparable"

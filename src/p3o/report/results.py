@@ -9,6 +9,7 @@ import numpy as np
 
 from p3o import statistics
 from p3o.experiments import reference
+from p3o.experiments.compare import compare
 from p3o.report.axes import short_count
 from p3o.report.find import Group, Study, score
 from p3o.runs import Array
@@ -120,42 +121,27 @@ class Results:
     def beside_paper(self) -> list[PaperRow]:
         """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end.
 
-        A variant is a departure from the algorithm, so it has no number there.
+        A variant is a departure from the algorithm, so it has no number there. Algorithms are set against each other
+        within a preset and at the same step.
         """
-        rows = []
-        for task in self.study.tasks:
-            for group in self.study.groups_of(task):
-                row = self._paper_row(task, group)
-                rows += [row] if row else []
+        suites = {task: row.suite for task in self.study.tasks if (row := reference.find_task(task))}
+        return [row for task, suite in suites.items() for row in self._paper_rows(task, reference.PAPER_STEPS[suite])]
+
+    def _paper_rows(self, task: str, full: int) -> list[PaperRow]:
+        """One task's; `full` is the paper's number of steps."""
+        rows: list[PaperRow] = []
+        plain = [group for group in self.study.groups_of(task) if not group.variant]
+        for kin in dict.fromkeys((g.preset, g.source, self.study.asked(task, g)) for g in plain):
+            step = min(full, kin[2])
+            scale = min(round(step / full, 3), 0.999) if step < full else 1.0
+            scores = {
+                g: v for g, v in self.scores(task, step).items() if g in plain and (g.preset, g.source) == kin[:2]
+            }
+            found = compare(task, {group.algo: values for group, values in scores.items()}, scale)
+            for (group, values), row in zip(scores.items(), found, strict=True):
+                if row.paper is not None and row.verdict and self.study.asked(task, group) == kin[2]:
+                    rows.append(PaperRow(task, group, step, values, row.paper, row.verdict))
         return rows
-
-    def _paper_row(self, task: str, group: Group) -> PaperRow | None:
-        row, printed = reference.find_task(task), reference.paper_score(task, group.algo)
-        if row is None or printed is None or group.variant:
-            return None
-        steps = reference.PAPER_STEPS[row.suite]
-        step = min(steps, self.study.asked(task, group))
-        values = self.scores(task, step).get(group)
-        if values is None:
-            return None
-        improvement = self._over_baselines(task, group, step)
-        random = reference.random_score(task)
-        scale = min(round(step / steps, 3), 0.999) if step < steps else 1.0
-        verdict = statistics.verdict(values, printed, random, improvement, scale)
-        return PaperRow(task, group, step, values, printed, verdict)
-
-    def _over_baselines(self, task: str, group: Group, step: int) -> Estimate | None:
-        """For P3O's number, the least P(P3O > baseline) of the baselines that the paper has it beat there."""
-        scores = self.scores(task, step)
-        if group.algo != "p3o" or group not in scores:
-            return None
-        ours = reference.paper_score(task, "p3o")
-        found = []
-        for other in scores:
-            theirs = reference.paper_score(task, other.algo)
-            if other.algo != "p3o" and theirs is not None and ours is not None and theirs < ours:
-                found.append(statistics.probability_of_improvement({task: scores[group]}, {task: scores[other]}))
-        return min(found, key=lambda estimate: estimate.low) if found else None
 
     @cached_property
     def overall(self) -> Overall | None:
