@@ -309,6 +309,8 @@ def test_mujoco_and_atari_have_checkpoints(tmp_path):
     run = load_run(tmp_path / "a")
     wanted = run.episodes["return_"][run.episodes["step"] <= 1_000_000][-100:].mean()
     assert table(results, "scores-1M").rows[0][2].value == pytest.approx(wanted)
+    assert "fewer than 100 episodes" not in table(results, "scores-1M").note
+    assert "1 run had fewer than 100 episodes by then." in table(results, "scores-40-percent").note  # 150 in all
 
 
 def test_warnings_name_the_runs(tmp_path):
@@ -325,7 +327,7 @@ def test_warnings_name_the_runs(tmp_path):
     found = "\n".join(cautions(Results(find_study(tmp_path))))
     assert "1 of 5 runs is not finished; scores past their last step are left out: P3O on CartPole-v1 seed 2." in found
     assert "1 of 5 runs recorded values that are not finite numbers: P3O on CartPole-v1 seed 2." in found
-    assert "2 of 5 runs have fewer than 100 episodes" in found
+    assert "4 of 5 runs have fewer than 100 episodes where they are compared" in found  # PPO has 150 in twice the steps
     assert "PPO on CartPole-v1 has no seed 2" in found
     assert "compared where the shortest ends: CartPole-v1 (P3O 10,000, PPO 20,000) at step 10,000" in found
     assert "Seeds of one group have different settings: PPO on CartPole-v1 (num_envs, gamma, learning_rate)." in found

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from p3o.report.find import Group, Study, asked_steps, seed_of
+from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
 from p3o.report.tables import shown_value
 from p3o.runs import SCORE_WINDOW, Run
@@ -21,8 +21,8 @@ def cautions(results: Results) -> list[str]:
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
         _runs_with(
             results,
-            lambda run: run.episodes["step"].size < SCORE_WINDOW,
-            f"have fewer than {SCORE_WINDOW} episodes, so their scores rest on fewer",
+            lambda run: window_at(run, study.common_steps(run.env_id)) < SCORE_WINDOW,
+            f"have fewer than {SCORE_WINDOW} episodes where they are compared, so their scores rest on fewer",
         ),
         *_missing_seeds(results),
         *_repeated_seeds(results),

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from p3o.report.axes import duration, short_count
-from p3o.report.find import Group, Study, asked_steps, score, seconds_of, seed_of
+from p3o.report.find import Group, Study, asked_steps, score, seconds_of, seed_of, window_at
 from p3o.report.results import Overall, Results
-from p3o.runs import Array, Run, format_number, format_return
+from p3o.runs import SCORE_WINDOW, Array, Run, format_number, format_return
 from p3o.statistics import MIN_SEEDS, Estimate, Verdict, mean_interval
 
 
@@ -82,6 +82,13 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
         f"Mean over {over} of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
         f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of a row is bold."
     )
+    short = sum(
+        window_at(run, step) < SCORE_WINDOW
+        for task, step in steps.items()
+        for group in results.study.groups_of(task)
+        for run in results.study.cells[task, group]
+    )
+    note += f" {_count(short, 'run')} had fewer than {SCORE_WINDOW} episodes by then." if short else ""
     key = "scores" if name == "the end" else f"scores-{name.replace(' %', '-percent')}"
     return Table(key, title, note, ["environment", "steps", *(results.labels[g] for g in groups)], rows)
 
