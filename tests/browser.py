@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +15,10 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TIMEOUT = 60.0
+# Chromium talks over file descriptors 3 and 4, which are other files in this process.
+CONNECT = (
+    "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 
 
 class Browser:
@@ -25,18 +30,16 @@ class Browser:
         to_child, self.send = (_high(fd) for fd in os.pipe())
         self.receive, from_child = (_high(fd) for fd in os.pipe())
 
-        def connect() -> None:
-            os.dup2(to_child, 3)
-            os.dup2(from_child, 4)
-
         flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run")
         quiet = ("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage")
         self.process = subprocess.Popen(
-            [CHROMIUM, *flags, *quiet, f"--user-data-dir={self.profile}", f"--window-size={width},{height}"],
+            [
+                *(sys.executable, "-c", CONNECT, str(to_child), str(from_child)),
+                *(CHROMIUM, *flags, *quiet, f"--user-data-dir={self.profile}", f"--window-size={width},{height}"),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=connect,
-            pass_fds=(3, 4),
+            pass_fds=(to_child, from_child),
         )
         os.close(to_child)
         os.close(from_child)
