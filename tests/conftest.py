@@ -2,6 +2,7 @@
 
 import jax
 import pytest
+from browser import CHROMIUM
 
 
 def pytest_addoption(parser):
@@ -9,6 +10,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    if CHROMIUM is None:
+        for item in items:
+            if item.get_closest_marker("chromium"):
+                item.add_marker(pytest.mark.skip(reason="chromium: not installed"))
     if not config.getoption("--slow"):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from p3o.errors import UserError
-from p3o.report import line_path, linear_axis, value_axis, write_report
+from p3o.report import write_report
+from p3o.report.axes import line_path, linear_axis, value_axis
 
 COLUMNS = (
     "ess,kl_coef,is_clip,kl,entropy,policy_loss,value_loss,off_policy_loss,ratio_mean,ratio_max,off_policy_updates,"

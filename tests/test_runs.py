@@ -1,5 +1,6 @@
 """Run folders written by hand, read back."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -204,3 +205,35 @@ def test_returns_and_clocks_are_written_to_be_read():
 def test_an_unknown_column_gets_a_name_made_from_its_own():
     assert metric("kl_coef").symbol == "λ"
     assert metric("trace_length") == ("trace length", "Trace length", "The column trace_length of updates.csv.")
+
+
+def test_compressed_files_are_read_where_there_are_no_others(tmp_path):
+    path = write_run(tmp_path / "run")
+    plain = load_run(path)
+    for name in ("episodes.csv", "updates.csv"):
+        (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
+        (path / name).unlink()
+    packed = load_run(path)
+    for name, column in plain.episodes.items():
+        np.testing.assert_array_equal(packed.episodes[name], column)
+    np.testing.assert_array_equal(packed.updates["ess"], plain.updates["ess"])
+    (path / "episodes.csv").write_text("step,env,return,length,seconds\n")
+    assert load_run(path).episodes["step"].size == 0  # the plain file goes first
+
+
+@pytest.mark.parametrize(
+    ("episodes", "complaint"),
+    [
+        ("100,0,10.0,100,1.0\n\n", "line 3: 1 cells"),
+        ("100,0,10.0,100,1.0\n200,0,10.0,100\n", "line 3: 4 cells"),
+        ("100,0,10.0,100,1.0\n200.5,0,10.0,100,1.0\n", "line 3: step is '200.5'"),
+        ("100,0,10.0,100,1.0\n50,0,10.0,100,1.0\n", "line 3: step 50 is less"),
+        ("100,0,10.0,100,1.0\n#,0,10.0,100,1.0\n", "line 3: step is '#'"),
+        ("100,-1,10.0,100,1.0\n", "line 2: env is '-1'"),
+        ("\n", "line 2: 1 cells"),
+    ],
+)
+def test_reading_many_lines_at_once_hides_no_mistake(tmp_path, episodes, complaint):
+    header = "step,env,return,length,seconds\n"
+    with pytest.raises(UserError, match=complaint):
+        load_run(write_run(tmp_path / "run", episodes=header + episodes))

@@ -227,19 +227,24 @@ class Sweep:
 
 @dataclass
 class Report:
-    """Write the report page of a run."""
+    """Write one self-contained page about runs, sweeps and results folders."""
 
-    paths: Positional[Annotated[list[str], arg(metavar="RUN")]]
-    """Run folder."""
+    paths: Positional[Annotated[list[str], arg(metavar="PATH ...")]]
+    """Run folders, sweep folders and results folders, in any mix."""
     out: str | None = None
-    """File to write; RUN/report.html unless given."""
+    """File to write; report.html in PATH unless given, here where there are several."""
+    markdown: Annotated[str | None, arg(metavar="FILE.md")] = None
+    """Write tables and figures as Markdown too, with SVG files in a folder beside it."""
+    figures: Annotated[str | None, arg(metavar="DIR")] = None
+    """Write each figure as PNG, PDF and SVG and each table as CSV too."""
 
     def run(self) -> int:
-        from p3o.report import write_report
+        from p3o.report import write_reports
 
-        if len(self.paths) != 1:
-            raise UserError(f"report takes one run, not {len(self.paths)}")
-        print(write_report(Path(self.paths[0]), Path(self.out) if self.out else None))
+        if not self.paths:
+            raise UserError("report needs at least one run, sweep or results folder")
+        for path in write_reports(self.paths, self.out, self.markdown, self.figures):
+            print(path)
         return 0
 
 

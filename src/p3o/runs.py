@@ -1,7 +1,9 @@
 """Reading run folders back: config.json and the CSV files, the score of a run, and names for its columns."""
 
+import gzip
 import json
 import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,7 +127,10 @@ class Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read a run folder, also one that is still being written; `UserError` names the file and line that is wrong."""
+    """Read a run folder, also one that is still being written; `UserError` names the file and line that is wrong.
+
+    A CSV file may lie there compressed (episodes.csv.gz), as the folders of results/ have it.
+    """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{_shown(path)}: {'not a folder' if path.exists() else 'no such folder'}; give a run folder")
@@ -133,7 +138,7 @@ def load_run(path: str | Path) -> Run:
     non_finite: list[str] = []
     episodes = _read_csv(path / "episodes.csv", EPISODE_COLUMNS, non_finite)
     updates = _read_csv(path / "updates.csv", None, non_finite)
-    has_evaluations = (path / "evaluations.csv").exists()
+    has_evaluations = _stored(path / "evaluations.csv").exists()
     return Run(
         path=path,
         config=config,
@@ -197,19 +202,28 @@ def _shown(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _read_text(file: Path) -> str:
+def _stored(file: Path) -> Path:
+    """The file, or its compressed form where there is only that."""
+    packed = file.with_name(file.name + ".gz")
+    return packed if packed.exists() and not file.exists() else file
+
+
+def read_text(file: Path) -> str:
+    """The file's text, unpacked where its name ends in .gz; `UserError` where it cannot be read."""
     try:
-        return file.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise UserError(f"{_shown(file)}: cannot be read ({why})") from error
+        data = file.read_bytes()
+        return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        is_packing = isinstance(error, gzip.BadGzipFile | EOFError | zlib.error)
+        why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+        raise UserError(f"{_shown(file)}: cannot be read ({'damaged' if is_packing else why})") from error
 
 
 def _read_config(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"{_shown(file.parent)}: no run folder (it has no config.json)")
     try:
-        config = json.loads(_read_text(file))
+        config = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
         where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UserError(f"{_shown(file)}: not valid JSON{where}") from error
@@ -233,23 +247,48 @@ def _read_csv(file: Path, header: tuple[str, ...] | None, non_finite: list[str])
 
     A file that is not there yet, or that has no whole line yet, has no rows. The field of `return` is `return_`.
     """
-    lines = _read_text(file).split("\n")[:-1] if file.exists() else []  # what follows the last newline is in progress
+    file = _stored(file)
+    lines = read_text(file).split("\n")[:-1] if file.exists() else []  # what follows the last newline is in progress
     names = tuple(lines[0].rstrip("\r").split(",")) if lines else header or ("step",)
     right = names == header if header else names[0] == "step" and len(set(names)) == len(names) and all(names)
     if not right:
         wanted = ",".join(header or ("step", "…"))
         raise UserError(f"{_shown(file)} line 1: header is {_shown(lines[0])!r}, should be {wanted!r}")
-    rows = np.empty((max(len(lines) - 1, 0), len(names)))
-    bad_columns = set()
-    for i, line in enumerate(lines[1:]):
-        rows[i], bad = _parse_line(file, i + 2, line, names, may_be_empty=header is None)
-        bad_columns.update(bad)
-        if i and rows[i, 0] < rows[i - 1, 0]:
-            raise UserError(f"{_shown(file)} line {i + 2}: step {rows[i, 0]:.0f} is less than the one before")
-    non_finite += [f"{file.name}: {name}" for name in names if name in bad_columns]
+    rows = _parse_fast(lines[1:], names) if header else None
+    bad_columns: set[str] = set()
+    if rows is None:
+        rows, bad_columns = _parse_lines(file, lines[1:], names, may_be_empty=header is None)
+    non_finite += [f"{file.name.removesuffix('.gz')}: {name}" for name in names if name in bad_columns]
     types = [np.int64 if name in WHOLE_COLUMNS else np.float64 for name in names]
     fields = ["return_" if name == "return" else name for name in names]
     return {field: rows[:, j].astype(types[j]) for j, field in enumerate(fields)}
+
+
+def _parse_fast(lines: list[str], names: tuple[str, ...]) -> Array | None:
+    """All lines at once, four times faster; None where anything is unusual, so that `_parse_lines` can say what."""
+    if not lines or not all(lines):
+        return np.empty((0, len(names))) if not lines else None
+    try:
+        rows = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2)
+    except ValueError:
+        return None
+    if rows.shape != (len(lines), len(names)) or not np.isfinite(rows).all():
+        return None
+    whole = rows[:, [i for i, name in enumerate(names) if name in WHOLE_COLUMNS]]
+    is_right = ((whole == np.floor(whole)) & (whole >= 0) & (whole < 2**53)).all() and (np.diff(rows[:, 0]) >= 0).all()
+    return rows if is_right else None
+
+
+def _parse_lines(file: Path, lines: list[str], names: tuple[str, ...], may_be_empty: bool) -> tuple[Array, set[str]]:
+    """The rows and the columns in which one says nan or inf; `UserError` names the first line that is wrong."""
+    rows = np.empty((len(lines), len(names)))
+    bad_columns: set[str] = set()
+    for i, line in enumerate(lines):
+        rows[i], bad = _parse_line(file, i + 2, line, names, may_be_empty)
+        bad_columns.update(bad)
+        if i and rows[i, 0] < rows[i - 1, 0]:
+            raise UserError(f"{_shown(file)} line {i + 2}: step {rows[i, 0]:.0f} is less than the one before")
+    return rows, bad_columns
 
 
 def _parse_line(

@@ -2,15 +2,23 @@
 
 import json
 import math
-import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from p3o.errors import UserError
+from p3o.report.axes import (
+    PLOT,
+    Axis,
+    bucket_means,
+    dot_path,
+    duration,
+    line_path,
+    linear_axis,
+    short_count,
+    thin,
+    value_axis,
+)
+from p3o.report.templates import template
 from p3o.runs import (
     METRICS,
     SCORE_WINDOW,
@@ -19,7 +27,6 @@ from p3o.runs import (
     Run,
     format_number,
     format_return,
-    load_run,
     metric,
     window_mean,
 )
@@ -29,25 +36,6 @@ GRID_POINTS = 200
 MAX_METRIC_POINTS = 300
 FEW_POINTS = 30  # a small chart with no more than these marks each one
 TABLE_ROWS = 25
-LOG_RATIO = 300.0  # a positive quantity that spans more than this is drawn on a logarithmic axis
-PLOT = 1000.0  # side of the square that charts are drawn in; the page stretches it to its place
-
-
-class Axis(NamedTuple):
-    """From numbers to places between 0 and PLOT."""
-
-    low: float
-    high: float
-    is_log: bool
-    ticks: list[tuple[float, str]]  # place in percent, label
-
-    @property
-    def label_chars(self) -> int:
-        return max([5, *(len(label) for _, label in self.ticks)])
-
-    def place(self, values: Array) -> Array:
-        values = np.log10(values) if self.is_log else values
-        return (values - self.low) / (self.high - self.low) * PLOT
 
 
 class Chart(NamedTuple):
@@ -66,31 +54,13 @@ class Chart(NamedTuple):
     last: str
 
 
-def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
-    """Write the page about a run, `report.html` in its folder unless `out` says where; returns its path."""
-    page = render_report(load_run(run_dir))
-    path = Path(out) if out is not None else Path(run_dir) / "report.html"
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder, should be the name of an HTML file")
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(page.encode("utf-8", "replace"))  # JSON may hold half a surrogate pair
-        os.replace(part, path)  # a reader never sees half a page
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-    return path
-
-
-def render_report(run: Run) -> str:
+def render_one(run: Run) -> str:
     """The page as text; it depends on nothing but the run's files."""
-    environment = Environment(
-        loader=PackageLoader("p3o"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     charts = metric_charts(run)
     curve = learning_curve(run)
     config = run.config
     algo = algorithm_name(run)
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         title=f"{algo} on {run.env_id}",
         facts=[f"seed {config.get('seed', '–')}", f"preset {config.get('preset', '–')}"]
         + ([f"variant {config['variant']}"] if config.get("variant") else [])
@@ -119,7 +89,7 @@ def summary(run: Run) -> list[str]:
     config, episodes = run.config, run.episodes
     asked = config.get("steps")
     of = f" of the {asked:,.0f} asked for" if asked and not run.is_finished else ""
-    took = f" It took {_duration(episodes['seconds'][-1])}" if episodes["step"].size else ""
+    took = f" It took {duration(episodes['seconds'][-1])}" if episodes["step"].size else ""
     speed = _speed(run)
     at = f", at {speed:,.0f} steps a second" if took and math.isfinite(speed) else ""
     first = f"{algorithm_name(run)} was trained on {run.env_id} for {run.last_step:,} environment steps{of}."
@@ -158,7 +128,7 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
     """Name, value and footnote of the numbers that stand out."""
     count = run.episodes["step"].size
     best, step = _best(run)
-    took = _duration(run.episodes["seconds"][-1]) if count else "–"
+    took = duration(run.episodes["seconds"][-1]) if count else "–"
     episodes = f"last {min(count, SCORE_WINDOW)} episodes" if count != 1 else "one episode"
     return [
         ("Final score", format_return(_score(run)), episodes if count else "no episode yet"),
@@ -191,7 +161,7 @@ def learning_curve(run: Run) -> Chart | None:
         return None
     grid = curve_grid(run)
     mean = window_mean(steps, returns, grid)
-    kept = _thin(np.flatnonzero(is_finite), MAX_DOTS)
+    kept = thin(np.flatnonzero(is_finite), MAX_DOTS)
     marks = evaluation_means(run)
     x = step_axis(run, 8)
     y = value_axis(np.concatenate([returns[kept], mean, marks[:, 1]]), 7)
@@ -228,7 +198,7 @@ def metric_charts(run: Run) -> list[Chart]:
 
 
 def _metric_chart(run: Run, name: str, key: str) -> Chart:
-    steps, values = _bucket_means(run.updates["step"], run.updates[name], MAX_METRIC_POINTS)
+    steps, values = bucket_means(run.updates["step"], run.updates[name], MAX_METRIC_POINTS)
     known = values[np.isfinite(values)]
     x, y = step_axis(run, 4), value_axis(values, 5, may_be_log=True)
     line_x, line_y = x.place(steps), y.place(values)
@@ -267,7 +237,7 @@ def evaluation_means(run: Run) -> Array:
 def curve_table(run: Run) -> list[tuple[str, str]]:
     if not run.episodes["step"].size:
         return []
-    grid = _thin(curve_grid(run), TABLE_ROWS)
+    grid = thin(curve_grid(run), TABLE_ROWS)
     mean = window_mean(run.episodes["step"], run.episodes["return_"], grid)
     return [(f"{step:,}", format_return(value)) for step, value in zip(grid, mean, strict=True)]
 
@@ -275,7 +245,7 @@ def curve_table(run: Run) -> list[tuple[str, str]]:
 def chart_table(run: Run, charts: list[Chart]) -> list[list[str]]:
     """The numbers behind the small charts, first cell the step."""
     names = [chart.column for chart in charts]
-    kept = _thin(np.arange(run.updates["step"].size), TABLE_ROWS)
+    kept = thin(np.arange(run.updates["step"].size), TABLE_ROWS)
     return [[f"{run.updates['step'][i]:,.0f}", *(format_number(run.updates[n][i]) for n in names)] for i in kept]
 
 
@@ -286,83 +256,13 @@ def rows(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 def step_axis(run: Run, count: int) -> Axis:
     """The x axis of every chart: all the steps that were asked for, so that an unfinished run looks unfinished."""
-    return linear_axis(0, max(run.last_step, run.config.get("steps", 0), 1), count, label=_short)
-
-
-def value_axis(values: Array, count: int, may_be_log: bool = False) -> Axis:
-    """A y axis around finite values, with a little room above and below."""
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
-    if may_be_log and low > 0 and high / low > LOG_RATIO:
-        return _log_axis(low, high)
-    is_flat = high - low <= 1e-9 * abs(high)
-    room = (abs(high) * 0.1 or 1.0) if is_flat else 0.06 * (high - low)
-    return linear_axis(low - room, high + room, count)
-
-
-def linear_axis(low: float, high: float, count: int, label: Callable[[float], str] | None = None) -> Axis:
-    """An axis with ticks at about `count` round numbers."""
-    rough = (high - low) / count
-    scale = 10.0 ** math.floor(math.log10(rough))
-    gap = next(scale * m for m in (1, 2, 2.5, 5, 10) if scale * m >= rough * 0.999)
-    first = math.ceil(low / gap - 1e-9)
-    numbers = [gap * i for i in range(first, math.floor(high / gap + 1e-9) + 1)]
-    label = label or _tick
-    return Axis(low, high, False, [((n - low) / (high - low) * 100, label(n)) for n in numbers])
-
-
-def _log_axis(low: float, high: float) -> Axis:
-    begin, end = math.log10(low) - 0.1, math.log10(high) + 0.1
-    powers = range(math.ceil(begin), math.floor(end) + 1)
-    every = math.ceil(len(powers) / 5)
-    ticks = [((p - begin) / (end - begin) * 100, _tick(10.0**p)) for p in powers[::every]]
-    return Axis(begin, end, True, ticks)
-
-
-def line_path(x: Array, y: Array) -> str:
-    """An SVG path through the points, broken where one is not finite; a lone point becomes a dot."""
-    parts, is_open = [], False
-    for i in range(len(x)):
-        if not (np.isfinite(x[i]) and np.isfinite(y[i])):
-            is_open = False
-            continue
-        parts.append(f"{'L' if is_open else 'M'}{x[i]:.1f} {PLOT - y[i]:.1f}")
-        ends_here = i + 1 == len(x) or not np.isfinite(y[i + 1])
-        if not is_open and ends_here:
-            parts.append("h0")
-        is_open = True
-    return "".join(parts)
-
-
-def dot_path(x: Array, y: Array) -> str:
-    """Dots as one SVG path of lines without length: round caps keep them round however the chart is stretched."""
-    pairs = zip(x, y, strict=True)
-    return "".join(f"M{a:.0f} {PLOT - b:.0f}h0" for a, b in pairs if math.isfinite(a) and math.isfinite(b))
+    return linear_axis(0, max(run.last_step, run.config.get("steps", 0), 1), count, label=short_count)
 
 
 def _points(x: Array, y: Array, said: list[list[str]]) -> list[list[Any]]:
     """For the reader's cursor: place in percent from the left and from the top, then what to say there."""
     left, top = np.round(x / PLOT * 100, 2), np.round(100 - y / PLOT * 100, 2)
     return [[float(left[i]), float(top[i]), *said[i]] for i in np.flatnonzero(np.isfinite(y))]
-
-
-def _bucket_means(steps: Array, values: Array, limit: int) -> tuple[Array, Array]:
-    """At most `limit` points: means over neighbouring lines, so that a long run is thinned without losing its level."""
-    if steps.size <= limit:
-        return steps, np.where(np.isfinite(values), values, np.nan)
-    edges = np.linspace(0, steps.size, limit + 1).astype(int)[:-1]
-    is_finite = np.isfinite(values)
-    count = np.add.reduceat(is_finite, edges, dtype=int)
-    total = np.add.reduceat(np.where(is_finite, values, 0.0), edges)
-    last = np.append(edges[1:], steps.size) - 1
-    return steps[last], np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _thin(values: Array, limit: int) -> Array:
-    """At most `limit` of the values, evenly spaced, with both ends."""
-    if len(values) <= limit:
-        return values
-    return values[np.linspace(0, len(values) - 1, limit).astype(int)]
 
 
 def _score(run: Run) -> float:
@@ -393,26 +293,3 @@ def _speed(run: Run) -> float:
 def _settled(values: Array | None) -> float:
     known = values[np.isfinite(values)] if values is not None else np.empty(0)
     return float(known[-max(known.size // 10, 1) :].mean()) if known.size else math.nan
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}\u00a0min {rest}\u00a0s" if minutes else f"{rest}\u00a0s"
-    return f"{minutes // 60}\u00a0h {minutes % 60}\u00a0min"
-
-
-def _short(steps: float) -> str:
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if steps >= size:
-            return f"{steps / size:.4g}{unit}"
-    return f"{steps:.4g}"
-
-
-def _tick(value: float) -> str:
-    if value and not 1e-3 <= abs(value) < 1e7:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:,.10g}"

@@ -1,0 +1,67 @@
+"""One self-contained HTML page about a run, a sweep, or any mix of them; also figures, CSV and Markdown."""
+
+from pathlib import Path
+
+from p3o.report.files import write_file
+from p3o.report.find import Paths, Study, find_study
+from p3o.report.one_run import render_one
+from p3o.report.page import render_study
+from p3o.report.results import Results
+
+__all__ = ["write_figures", "write_markdown", "write_report", "write_reports"]
+
+
+def write_report(paths: Paths, out: str | Path | None = None) -> Path:
+    """Write the page about the runs under `paths` and return where it is.
+
+    Of one run the page shows everything; of several it compares them. Without `out` it is `report.html` in the folder
+    that was given, or in the working directory where several were.
+    """
+    return write_reports(paths, out)[0]
+
+
+def write_markdown(paths: Paths, file: str | Path) -> Path:
+    """Write the tables and figures as Markdown, the figures as SVG in a folder beside the file."""
+    from p3o.report import markdown
+
+    markdown.write_markdown(Results(find_study(paths)), Path(file))
+    return Path(file)
+
+
+def write_figures(paths: Paths, folder: str | Path) -> Path:
+    """Write each figure as PNG, PDF and SVG and each table as CSV into a folder."""
+    from p3o.report import figures
+
+    figures.write_figures(Results(find_study(paths)), Path(folder))
+    return Path(folder)
+
+
+def write_reports(
+    paths: Paths,
+    out: str | Path | None = None,
+    markdown_file: str | Path | None = None,
+    figures_folder: str | Path | None = None,
+) -> list[Path]:
+    """The page, and what else is asked for, from runs that are read once; returns what was written."""
+    study = find_study(paths)
+    results = Results(study)
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    page = Path(out) if out is not None else (Path(given[0]) if len(given) == 1 else Path()) / "report.html"
+    data = _page(study, results).encode("utf-8", "replace")  # JSON may hold half a surrogate pair
+    write_file(page, data, "an HTML file")
+    written = [page]
+    if markdown_file is not None:
+        from p3o.report import markdown
+
+        markdown.write_markdown(results, Path(markdown_file))
+        written.append(Path(markdown_file))
+    if figures_folder is not None:
+        from p3o.report import figures
+
+        figures.write_figures(results, Path(figures_folder))
+        written.append(Path(figures_folder))
+    return written
+
+
+def _page(study: Study, results: Results) -> str:
+    return render_one(study.runs[0]) if len(study.runs) == 1 else render_study(results)

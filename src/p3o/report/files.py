@@ -1,0 +1,24 @@
+"""Files that are there whole or not at all."""
+
+import os
+import re
+from pathlib import Path
+
+from p3o.errors import UserError
+
+
+def write_file(path: Path, data: bytes, kind: str) -> None:
+    """The whole file or nothing: a reader never sees half of it."""
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, should be the name of {kind}")
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def file_name(text: str) -> str:
+    """A name from outside as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-.") or "unnamed"

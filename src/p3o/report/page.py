@@ -1,0 +1,53 @@
+"""The page of a study: one HTML file that needs nothing else."""
+
+from typing import Any
+
+from p3o.report import words
+from p3o.report.cautions import cautions
+from p3o.report.charts import StudyChart, colour_of, dash_of, inside_charts, learning_charts, profile_chart
+from p3o.report.find import Group
+from p3o.report.results import Results
+from p3o.report.tables import all_tables, common_settings
+from p3o.report.templates import template
+from p3o.runs import Run
+
+
+def render_study(results: Results) -> str:
+    """The page as text; it depends on nothing but the runs' files."""
+    study = results.study
+    curves = learning_charts(study)
+    inside = inside_charts(study)
+    profile = profile_chart(results.overall, study) if results.overall else None
+    tables = {table.key: table for table in all_tables(results)}
+    charts = [*curves, *([profile] if profile else []), *(chart for _, row in inside for chart in row)]
+    return template("study.html.j2").render(
+        title=words.title(results),
+        facts=words.facts(results),
+        summary=words.summary(results),
+        tiles=words.tiles(results),
+        warnings=cautions(results),
+        legend=[(i, results.labels[group]) for i, group in enumerate(study.groups)],
+        curves=curves,
+        has_log=any("log" in chart.y for chart in curves),
+        has_time=any("time" in chart.grid for chart in curves),
+        scores=[table for key, table in tables.items() if key.startswith("scores")],
+        tables=tables,
+        profile=profile,
+        inside=inside,
+        common=common_settings(results),
+        commands=commands(study.cells),
+        points=points(charts, results),
+        colour=colour_of,
+        dash=dash_of,
+    )
+
+
+def points(charts: list[StudyChart], results: Results) -> dict[str, Any]:
+    labels = [results.labels[group] for group in results.study.groups]
+    return {"groups": labels, "charts": {chart.key: chart.points() for chart in charts}}
+
+
+def commands(cells: dict[tuple[str, Group], tuple[Run, ...]]) -> list[str]:
+    """The command of each cell's first run."""
+    found = [str(runs[0].config.get("command") or "") for runs in cells.values()]
+    return [command for command in dict.fromkeys(found) if command]

@@ -1,0 +1,223 @@
+"""A study in a few sentences: what was run, what won, how sure that is."""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from p3o.report.axes import duration, short_count
+from p3o.report.find import Study, asked_steps
+from p3o.report.results import Results
+from p3o.report.tables import interval, wall_seconds
+from p3o.runs import Array, Run, format_return
+from p3o.statistics import MIN_SEEDS, Estimate
+
+MAX_NAMED = 4
+VERDICTS = {
+    "exceeds": "exceeded",
+    "ordering reproduced": "reproduced in their ordering only",
+    "not comparable": "not comparable, for want of steps",
+    "no verdict": f"without a verdict, for want of {MIN_SEEDS} seeds",
+}
+
+
+def title(results: Results) -> str:
+    study = results.study
+    tasks, names = study.tasks, [results.labels[group] for group in study.groups]
+    what = joined(names) if len(names) <= 4 else count(len(names), "algorithm")
+    words = f"{what} on {joined(tasks) if len(tasks) <= 2 else count(len(tasks), 'environment')}"
+    return words[:1].upper() + words[1:]
+
+
+def facts(results: Results) -> list[str]:
+    """What stands under the title."""
+    study = results.study
+    presets = sorted({group.preset for group in study.groups if group.preset})
+    seeds = sorted({len(cell) for cell in study.cells.values()})
+    spread = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    dates = sorted(str(run.config["started"])[:10] for run in study.runs if run.config.get("started"))
+    return [
+        f"{len(study.runs)} runs",
+        f"{spread} seed{'' if spread == '1' else 's'} each",
+        *([f"preset {joined(presets)}"] if presets else []),
+        *([dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"] if dates else []),
+    ]
+
+
+def summary(results: Results) -> list[str]:
+    sentences = [_what(results.study), _winner(results), _how_sure(results), _overall(results), _paper(results)]
+    sentences.append(_replay(results.study))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _what(study: Study) -> str:
+    runs = study.runs
+    steps = sorted({asked_steps(run) for run in runs})
+    length = f"{steps[0]:,}" if len(steps) == 1 else f"{short_count(steps[0])} to {short_count(steps[-1])}"
+    groups, tasks = study.groups, study.tasks
+    compared = f"{count(len(groups), 'algorithm')} on " if len(groups) > 1 else ""
+    return (
+        f"{count(len(runs), 'run').capitalize()} of {length} environment steps: "
+        f"{compared}{count(len(tasks), 'environment')}{'' if len(tasks) > 4 else f' ({joined(tasks)})'}. "
+        "A score is the mean return of a run's last 100 episodes; what is said of an algorithm is the mean over seeds."
+    )
+
+
+def _winner(results: Results) -> str:
+    """Who has the highest mean on how many tasks, with what resampling the seeds does to that count."""
+    wins = results.wins
+    if wins is None:
+        return _only_scores(results)
+    total = len(wins.p_win)
+    ranked = sorted(wins.won.items(), key=lambda item: -item[1].value)
+    if total == 1:
+        return _winner_of_one(results)
+    said = [
+        f"{name} has the highest score on {estimate.value:.0f} of {total} environments{_range(estimate)}"
+        if i == 0
+        else f"{name} on {estimate.value:.0f}{_range(estimate)}"
+        for i, (name, estimate) in enumerate(ranked)
+        if estimate.value or i == 0
+    ]
+    none = [name for name, estimate in ranked[1:] if not estimate.value]
+    nobody = f"; {joined(none) if len(none) <= MAX_NAMED else 'the others'} on none" if none else ""
+    ties = f" Tied: {', '.join(wins.ties)}." if wins.ties else ""
+    return f"{', '.join(said)}{nobody}.{ties}"
+
+
+def _range(estimate: Estimate) -> str:
+    if math.isnan(estimate.low) or estimate.low == estimate.high:
+        return ""
+    return f" (95 % interval {estimate.low:.0f} to {estimate.high:.0f})"
+
+
+def _winner_of_one(results: Results) -> str:
+    task, row = next((task, row) for task, row in results.final.items() if len(row) > 1)
+    ranked = sorted(row, key=lambda group: -float(row[group].mean()))
+    values = ", ".join(f"{results.labels[g]} {format_return(float(row[g].mean()))}" for g in ranked)
+    wins = results.wins
+    if wins and wins.ties:
+        return f"On {task} the highest score is shared: {values}."
+    best = results.labels[ranked[0]]
+    sure = f"; it stays highest in {percent(wins.p_win[task][best])} of resampled sets of seeds" if wins else ""
+    return f"{best} has the highest score on {task}{sure}. Scores: {values}."
+
+
+def _only_scores(results: Results) -> str:
+    said = [
+        f"{results.labels[group]} on {task} {format_return(float(values.mean()))}"
+        for task, row in results.final.items()
+        for group, values in row.items()
+    ]
+    if not said:
+        return "No run has a score yet."
+    return f"Scores: {', '.join(said[:8])}{f' and {len(said) - 8} more in the table' if len(said) > 8 else ''}."
+
+
+def _how_sure(results: Results) -> str:
+    """Probability of improvement of the lead over each other group, and whether there are seeds enough to say so."""
+    said: list[str] = []
+    for group, estimate in results.improvements.items():
+        near = interval(estimate, lambda value: f"{value:.2f}")
+        with_ = "with probability" if not said else "with"
+        said.append(f"of {results.labels[group]} {with_} {estimate.value:.2f}{f' {near}' if near else ''}")
+    if not said or results.lead is None:
+        return ""
+    few = min(len(cell) for cell in results.study.cells.values())
+    care = (
+        f" An interval from {count(few, 'seed')} cannot be leaned on: a verdict takes {MIN_SEEDS}."
+        if few < MIN_SEEDS
+        else " Above one half is better, and the whole interval above one half is a difference to rely on."
+    )
+    return f"A run of {results.labels[results.lead]} beats a run {first(said)}.{care}"
+
+
+def _overall(results: Results) -> str:
+    overall = results.overall
+    if overall is None:
+        return ""
+    ranked = sorted(overall.aggregates.items(), key=lambda item: -item[1].iqm.value)
+    said = [
+        f"{results.labels[group]} {found.iqm.value:.2f} {interval(found.iqm, lambda v: f'{v:.2f}')}".strip()
+        for group, found in ranked
+    ]
+    which = (
+        "all environments" if len(overall.tasks) == len(results.study.tasks) else f"{len(overall.tasks)} environments"
+    )
+    return f"Over {which}, with scores scaled so that {overall.how}, the interquartile mean is {first(said)}."
+
+
+def _paper(results: Results) -> str:
+    rows = results.beside_paper
+    if not rows:
+        return ""
+    found = Counter(row.verdict.name for row in rows)
+    said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
+    return f"Of {count(len(rows), 'number')} that the paper prints, {joined(said)}."
+
+
+def _replay(study: Study) -> str:
+    """Where P3O's effective sample size settled."""
+    values = np.array([ess for run in study.runs if run.config.get("algo") == "p3o" for ess in [settled(run, "ess")]])
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return ""
+    low, high = float(values.min()), float(values.max())
+    at = f"at {low:.2f}" if high - low < 0.005 else f"between {low:.2f} and {high:.2f}"
+    return f"P3O's effective sample size settled {at}: that is what replayed data were worth next to fresh data."
+
+
+def settled(run: Run, name: str) -> float:
+    """Mean of the last tenth of a column's numbers."""
+    values: Array = run.updates.get(name, np.empty(0))
+    known = values[np.isfinite(values)]
+    return float(known[-max(known.size // 10, 1) :].mean()) if known.size else math.nan
+
+
+def tiles(results: Results) -> list[tuple[str, str, str]]:
+    """Name, value and footnote of the numbers that stand out."""
+    study = results.study
+    runs = study.runs
+    done = sum(run.is_finished for run in runs)
+    seconds = np.array([wall_seconds(run) for run in runs])
+    known = float(seconds[np.isfinite(seconds)].sum())
+    wins = results.wins
+    best = max(wins.won.items(), key=lambda item: item[1].value) if wins else None
+    top = [(n, e) for n, e in wins.won.items() if best and e.value == best[1].value] if wins else []
+    if len(top) == 1 and best and wins:
+        most = (
+            "Most wins",
+            best[0],
+            f"{best[1].value:.0f} of {len(wins.p_win)} environment{'s' if len(wins.p_win) > 1 else ''}",
+        )
+    elif len(study.cells) == 1:
+        values = np.concatenate([*next(iter(results.final.values())).values(), np.empty(0)])
+        most = ("Score", format_return(float(values.mean())) if values.size else "–", "mean over seeds")
+    else:
+        most = ("Most wins", "–", "shared" if wins else "nothing to compare")
+    return [
+        ("Runs", f"{len(runs):,}", "all finished" if done == len(runs) else f"{done:,} finished"),
+        most,
+        ("Steps", short_count(sum(run.last_step for run in runs)), "all runs together"),
+        ("Core time", duration(known) if known else "–", f"{known:,.0f} core-seconds" if known else ""),
+    ]
+
+
+def count(value: int, noun: str) -> str:
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    return f"{words[value] if value < len(words) else f'{value:,}'} {noun}{'' if value == 1 else 's'}"
+
+
+def joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def first(said: list[str]) -> str:
+    """The first few, with how many more the tables have."""
+    return (
+        joined(said) if len(said) <= MAX_NAMED + 1 else f"{', '.join(said[:MAX_NAMED])} (the rest in the table below)"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

@@ -1,0 +1,499 @@
+"""The report of several runs: what is found, what is computed, what is said, and the files that come of it."""
+
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call, complaint
+from synthetic import write_run, write_sweep
+from test_report import Checker
+
+from p3o import statistics
+from p3o.errors import UserError
+from p3o.experiments import reference
+from p3o.report import write_figures, write_markdown, write_report
+from p3o.report.axes import log_axis
+from p3o.report.cautions import cautions
+from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
+from p3o.report.find import Group, find_study, score
+from p3o.report.results import MIN_MAX, Results, shared_tasks
+from p3o.report.tables import all_tables, paper_table, run_table
+from p3o.report.words import summary
+from p3o.runs import load_run
+
+
+def returns_of(folder: Path) -> list[float]:
+    return [float(line.split(",")[2]) for line in (folder / "episodes.csv").read_text().splitlines()[1:]]
+
+
+def last_hundred(folder: Path) -> float:
+    return float(np.mean(returns_of(folder)[-100:]))
+
+
+def table(results: Results, key: str):
+    return next(t for t in all_tables(results) if t.key == key)
+
+
+def pack(folder: Path) -> None:
+    """As results/ has it: episodes compressed, no updates."""
+    file = folder / "episodes.csv"
+    (folder / "episodes.csv.gz").write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+    file.unlink()
+    (folder / "updates.csv").unlink()
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("sweeps") / "sweep"
+    return write_sweep(root, ["CartPole-v1", "Acrobot-v1"], ["p3o", "ppo", "a2c"], 3)
+
+
+def test_runs_are_found_and_grouped_by_task_algorithm_preset_and_variant(tmp_path, sweep):
+    write_run(tmp_path / "one", variant="lambda-0")
+    study = find_study([sweep, tmp_path / "one"])
+    assert study.tasks == ["Acrobot-v1", "CartPole-v1"]
+    assert list(study.labels().values()) == ["P3O", "P3O lambda-0", "PPO", "A2C"]
+    assert [len(cell) for cell in study.cells.values()] == [3, 3, 3, 3, 1, 3, 3]
+    assert [run.config["seed"] for run in study.cells["CartPole-v1", Group("ppo", "default", "")]] == [0, 1, 2]
+    write_run(tmp_path / "two", preset="paper")
+    labels = find_study([sweep, tmp_path / "two"]).labels().values()
+    assert list(labels) == ["P3O default", "P3O paper", "PPO default", "A2C default"]
+
+
+def test_the_same_run_counts_once_and_two_experiments_are_kept_apart(tmp_path, sweep):
+    assert len(find_study([sweep, sweep / "CartPole-v1", sweep]).runs) == 18
+    write_run(tmp_path / "again" / "seed-0", run_id="another")
+    study = find_study([sweep, tmp_path / "again"])
+    assert list(study.labels().values()) == ["P3O (again)", "P3O (sweep)", "PPO", "A2C"]
+    packed = write_run(tmp_path / "packed")
+    pack(packed)
+    copies = [packed, sweep / "CartPole-v1" / "p3o-default" / "seed-0"]
+    for study in (find_study(copies), find_study(copies[::-1])):  # one run, by its run_id
+        assert len(study.runs) == 1
+        assert study.runs[0].updates["step"].size == 10  # the fuller copy
+        assert study.num_repeated == 1
+
+
+def test_compact_runs_have_the_same_scores(tmp_path, sweep):
+    for path in sorted(sweep.rglob("config.json")):
+        folder = tmp_path / "compact" / path.parent.relative_to(sweep)
+        folder.mkdir(parents=True)
+        for file in path.parent.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        pack(folder)
+    ours, theirs = (Results(find_study(root)) for root in (tmp_path / "compact", sweep))
+    assert table(ours, "scores").rows == table(theirs, "scores").rows
+    page = write_report(tmp_path / "compact").read_text()
+    assert "Learning curves" in page
+    assert "Inside P3O" not in page
+
+
+def test_steps_and_returns_alone_are_runs_too(tmp_path):
+    for name, level in (("sb3-ppo", 100), ("p3o-ppo", 50)):
+        folder = tmp_path / "results" / "CartPole-v1" / name
+        folder.mkdir(parents=True)
+        for seed in range(2):
+            last = 99_900 + seed
+            lines = "".join(f"{int(step)},{level}\n" for step in np.linspace(10, last, 200))
+            (folder / f"seed-{seed}.csv.gz").write_bytes(gzip.compress(f"step,return\n{lines}".encode()))
+    results = Results(find_study(tmp_path / "results"))
+    assert results.study.common_steps("CartPole-v1") == 100_000
+    row = table(results, "scores").rows[0]
+    assert [cell.text for cell in row[2:]] == ["50.0", "100.0"]
+    assert "wall time</button>" not in write_report(tmp_path / "results").read_text()
+    (folder / "seed-1.csv.gz").write_bytes(gzip.compress(b"step,return\n5,1\n3,1\n"))
+    with pytest.raises(UserError, match=r"seed-1\.csv\.gz: damaged \(steps must not decrease\)"):
+        find_study(tmp_path / "results")
+
+
+def test_the_score_at_a_step_is_the_mean_of_the_last_hundred_episodes_before_it(tmp_path):
+    folder = write_run(tmp_path / "run", episodes=400, steps=10_000)
+    run, returns = load_run(folder), np.array(returns_of(folder))
+    steps = run.episodes["step"]
+    assert score(run, 10_000) == pytest.approx(returns[-100:].mean())
+    there = returns[steps <= 5000]
+    assert score(run, 5000) == pytest.approx(there[-100:].mean())
+    assert np.isnan(score(run, 20_000))
+    curve = curve_of(run, "steps", np.array([5000.0, 10_000.0, 20_000.0]))
+    np.testing.assert_allclose(curve, [there[-100:].mean(), returns[-100:].mean(), np.nan])
+    early = curve_of(run, "time", np.array([5000 / 4000]))  # 4,000 steps a second; times are rounded to 0.01 s
+    assert early[0] == pytest.approx(there[-100:].mean(), rel=0.02)
+
+
+def test_the_band_is_one_standard_deviation_over_seeds(sweep):
+    chart = next(c for c in learning_charts(find_study(sweep)) if c.title == "CartPole-v1")
+    p3o = chart.series[0]
+    seeds = np.stack([by["steps"] for _, by in p3o.seeds])
+    assert seeds.shape == (3, 200)
+    band = p3o.on["steps"]
+    np.testing.assert_allclose(band.mean[-1], seeds[:, -1].mean())
+    np.testing.assert_allclose(band.high[-1] - band.mean[-1], seeds[:, -1].std(ddof=1))
+    ends = [last_hundred(sweep / "CartPole-v1" / "p3o-default" / f"seed-{i}") for i in range(3)]
+    np.testing.assert_allclose(band.mean[-1], np.mean(ends))
+
+
+def test_a_mean_begins_with_the_last_seed_and_ends_when_most_have_ended():
+    nan = np.nan
+    band = band_of(np.array([[nan, 1, 1, 1, 1], [2, 3, 3, 3, nan], [3, 5, 5, nan, nan]]))
+    np.testing.assert_allclose(band.mean, [nan, 3, 3, 2, nan])
+
+
+def test_over_wall_time_a_run_that_has_ended_keeps_its_score(tmp_path):
+    for seed in range(2):
+        folder = write_run(tmp_path / "runs" / f"{seed}", seed=seed)
+        if seed:  # twice as slow
+            head, *lines = (folder / "episodes.csv").read_text().splitlines()
+            slow = [",".join([*line.split(",")[:4], str(2 * float(line.split(",")[4]))]) for line in lines]
+            (folder / "episodes.csv").write_text("\n".join([head, *slow, ""]))
+    (chart,) = learning_charts(find_study(tmp_path / "runs"))
+    (series,) = chart.series
+    ends = [last_hundred(tmp_path / "runs" / f"{seed}") for seed in range(2)]
+    assert series.on["time"].mean[-1] == pytest.approx(np.mean(ends))
+    fast, slow = (by["time"] for _, by in series.seeds)
+    assert np.isnan(fast[-1])  # its own line ends with it
+    assert slow[-1] == pytest.approx(ends[1])
+
+
+def test_updates_are_averaged_within_grid_cells():
+    grid = np.array([10.0, 20, 30, 40])
+    values = resample(np.array([5.0, 10, 15, 35]), np.array([1.0, 3, 7, 9]), grid)
+    np.testing.assert_allclose(values, [2, 7, 8, 9])  # the third cell is empty: half way between its neighbours
+    np.testing.assert_allclose(resample(np.array([15.0]), np.array([7.0]), grid), [np.nan, 7, np.nan, np.nan])
+
+
+def test_tables_say_what_the_csv_files_say(sweep):
+    results = Results(find_study(sweep))
+    scores = table(results, "scores")
+    assert scores.head == ["environment", "steps", "P3O", "PPO", "A2C"]
+    for row in scores.rows:
+        for algo, cell in zip(("p3o", "ppo", "a2c"), row[2:], strict=True):
+            folders = sorted((sweep / row[0].text / f"{algo}-default").iterdir())
+            each = [last_hundred(folder) for folder in folders]
+            assert cell.value == pytest.approx(np.mean(each))
+            assert cell.note == f"{min(each):,.1f} to {max(each):,.1f}"
+            assert cell.mark == ("best" if algo == "p3o" else "")  # levels are 300, 200 and 100
+    runs = run_table(results)
+    assert len(runs.rows) == 18
+    first = sweep / "Acrobot-v1" / "p3o-default" / "seed-0"
+    assert runs.rows[0][5].value == pytest.approx(last_hundred(first))
+    assert runs.rows[0][4].value == 150
+    cost = table(results, "cost")
+    seconds = [float((d / "episodes.csv").read_text().splitlines()[-1].split(",")[4]) for d in first.parent.iterdir()]
+    assert cost.rows[0][6].value == pytest.approx(sum(seconds))
+
+
+def test_only_what_differs_is_in_the_table_of_differences(tmp_path):
+    write_run(tmp_path / "a", settings={"gamma": 0.9, "rate": 1, "replay": 5})
+    write_run(tmp_path / "b", algo="ppo", settings={"gamma": 0.9, "rate": 2, "clip": 0.2})
+    results = Results(find_study(tmp_path))
+    assert [[cell.text for cell in row] for row in table(results, "differences").rows] == [["rate", "1", "2"]]
+    assert [row[0].text for row in table(results, "partial").rows] == ["replay", "clip"]
+
+
+def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
+    said = " ".join(summary(Results(find_study(sweep))))
+    assert "18 runs of 10,000 environment steps: three algorithms on two environments" in said
+    assert "P3O has the highest score on 2 of 2 environments; PPO and A2C on none." in said
+    assert "A run of P3O beats a run of PPO with probability 1.00 [1.00, 1.00] and of A2C with 1.00" in said
+    assert "An interval from three seeds cannot be leaned on: a verdict takes 5." in said
+    assert "P3O's effective sample size settled between" in said
+    five = write_sweep(tmp_path / "five", ["CartPole-v1"], ["p3o", "ppo"], 5, {"p3o": 100.0, "ppo": 300.0})
+    results = Results(find_study(five))
+    said = " ".join(summary(results))
+    assert "PPO has the highest score on CartPole-v1; it stays highest in 100 % of resampled sets of seeds" in said
+    assert table(results, "improvement").rows[0][3].text == "worse"
+    assert results.overall is None  # one task
+
+
+def test_wins_are_counted_with_an_interval(sweep):
+    rows = table(Results(find_study(sweep)), "wins").rows
+    assert [[cell.text for cell in row] for row in rows] == [
+        ["P3O", "2", "[2, 2]", "2", "1.00"],
+        ["PPO", "0", "[0, 0]", "2", "0.00"],
+        ["A2C", "0", "[0, 0]", "2", "0.00"],
+    ]
+
+
+def test_lines_of_many_groups_differ_in_colour_or_dashes():
+    assert len({(colour_of(i), dash_of(i)) for i in range(32)}) == 32
+
+
+def test_one_seed_each_has_no_interval(tmp_path):
+    root = write_sweep(tmp_path / "one", ["HalfCheetah-v4", "Hopper-v4"], ["p3o", "ppo"], 1)
+    page = write_report(root).read_text()
+    Checker().check(page)
+    overall = Results(find_study(root)).overall
+    assert overall
+    assert all(np.isnan(a.iqm.low) for a in overall.aggregates.values())
+    assert "nan" not in re.sub(r"<script.*", "", page, flags=re.DOTALL)
+    write_figures(root, tmp_path / "figures")
+
+
+def test_atari_is_normalised_by_human_play(tmp_path):
+    root = write_sweep(tmp_path / "atari", ["PongNoFrameskip-v4"], ["p3o", "ppo"], 2, {"p3o": 20.0, "ppo": 10.0})
+    for seed in range(2):
+        for algo in ("p3o", "ppo"):
+            write_run(root / "ALE-Breakout-v5" / algo / f"seed-{seed}", "ALE/Breakout-v5", algo, seed)
+    overall = Results(find_study(root)).overall
+    assert overall
+    assert overall.how == "random play is 0, human play is 1"
+    assert overall.tasks == ["ALE/Breakout-v5", "PongNoFrameskip-v4"]
+    write_markdown(root, tmp_path / "page.md")
+    assert (tmp_path / "page" / "curve-ALE-Breakout-v5.svg").exists()
+
+
+def test_aggregates_use_the_scale_of_the_tasks(tmp_path, sweep):
+    overall = Results(find_study(sweep)).overall
+    assert overall
+    assert overall.how == MIN_MAX
+    assert max(v.max() for row in overall.scores.values() for v in row.values()) == 1.0
+    root = write_sweep(tmp_path / "mujoco", ["HalfCheetah-v4", "Hopper-v5"], ["p3o", "ppo"], 2)
+    results = Results(find_study(root))
+    overall = results.overall
+    assert overall
+    assert overall.how == "random play is 0, the paper's P3O at 3M steps is 1"
+    group = Group("p3o", "default", "")
+    norm = reference.norm("HalfCheetah-v4")
+    assert norm
+    ours = np.array([last_hundred(root / "HalfCheetah-v4" / "p3o-default" / f"seed-{i}") for i in range(2)])
+    np.testing.assert_allclose(overall.scores[group]["HalfCheetah-v4"], (ours - norm.low) / (norm.high - norm.low))
+    assert overall.aggregates[group] == statistics.aggregates(overall.scores[group])
+
+
+def test_groups_without_two_common_tasks_are_left_out():
+    a, b, c = (Group(name, "", "") for name in "abc")
+    assert shared_tasks({a: ["x", "y", "z"], b: ["y", "z"], c: ["z"]}) == ([a, b], ["y", "z"])
+    assert shared_tasks({a: ["x", "y"], b: ["y"]}) == ([a], ["x", "y"])
+    assert shared_tasks({a: ["x"]}) == ([], [])
+
+
+def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
+    printed = reference.paper_score("Hopper-v4", "p3o")
+    assert printed
+    shape = {"episodes": 300, "steps": 3_000_000}
+    write_sweep(tmp_path / "same", ["Hopper-v4"], ["p3o"], 5, {"p3o": 2 * printed}, **shape)
+    (row,) = paper_table(Results(find_study(tmp_path / "same"))).rows
+    assert row[5].value == printed
+    assert row[7].text == "exceeds"
+    assert row[6].value == pytest.approx(row[4].value - printed)
+    write_sweep(tmp_path / "few", ["Hopper-v4"], ["p3o"], 2, {"p3o": 2 * printed}, **shape)
+    assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][7].text == "no verdict"
+    levels = {"p3o": 0.2 * printed, "ppo": 0.1 * printed}
+    write_sweep(tmp_path / "low", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
+    ours, theirs = paper_table(Results(find_study(tmp_path / "low"))).rows
+    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "ordering reproduced")
+    levels = {"p3o": 0.1 * printed, "ppo": 0.2 * printed}
+    write_sweep(tmp_path / "wrong", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
+    ours, theirs = paper_table(Results(find_study(tmp_path / "wrong"))).rows
+    assert (ours[7].text, theirs[7].text) == ("not reproduced", "not reproduced")
+    write_sweep(tmp_path / "short", ["Hopper-v4"], ["p3o"], 5, steps=1_000_000)
+    (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
+    assert row[7].text == "not comparable"
+    assert row[7].note == "0.333 of the paper's steps"
+
+
+def test_mujoco_and_atari_have_checkpoints(tmp_path):
+    write_run(tmp_path / "a", "Hopper-v4", steps=3_000_000, episodes=900)
+    write_run(tmp_path / "b", "PongNoFrameskip-v4", steps=1000)
+    results = Results(find_study(tmp_path))
+    assert results.checkpoints("Hopper-v4") == [("1M", 1_000_000), ("2M", 2_000_000), ("the end", 3_000_000)]
+    assert results.checkpoints("PongNoFrameskip-v4") == [("40 %", 400), ("80 %", 800), ("the end", 1000)]
+    keys = [t.key for t in all_tables(results) if t.key.startswith("scores")]
+    assert keys == ["scores", "scores-1M", "scores-2M", "scores-40-percent", "scores-80-percent"]
+    run = load_run(tmp_path / "a")
+    wanted = run.episodes["return_"][run.episodes["step"] <= 1_000_000][-100:].mean()
+    assert table(results, "scores-1M").rows[0][2].value == pytest.approx(wanted)
+    assert "fewer than 100 episodes" not in table(results, "scores-1M").note
+    assert "1 run had fewer than 100 episodes by then." in table(results, "scores-40-percent").note  # 150 in all
+
+
+def test_warnings_name_the_runs(tmp_path):
+    write_run(tmp_path / "0", seed=0, updates=100)
+    write_run(tmp_path / "1", seed=1, episodes=40, updates=100)
+    write_run(tmp_path / "2", seed=2, versions={"jax": "0.9.0"}, updates=100)
+    write_run(tmp_path / "3", seed=0, algo="ppo", steps=20_000, updates=100)
+    write_run(tmp_path / "4", seed=1, algo="ppo", steps=20_000, settings={"gamma": 0.5}, updates=100)
+    lines = (tmp_path / "2" / "updates.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "2" / "updates.csv").write_text("".join(lines[:50]) + lines[50].replace("0.4", "nan"))
+    for name in ("2", "0"):
+        episodes = (tmp_path / name / "episodes.csv").read_text().splitlines(keepends=True)
+        (tmp_path / name / "episodes.csv").write_text("".join(episodes[: 1 + (75 if name == "2" else 150)]))
+    found = "\n".join(cautions(Results(find_study(tmp_path))))
+    assert "1 of 5 runs is not finished; scores past their last step are left out: P3O on CartPole-v1 seed 2." in found
+    assert "1 of 5 runs recorded values that are not finite numbers: P3O on CartPole-v1 seed 2." in found
+    assert "4 of 5 runs have fewer than 100 episodes where they are compared" in found  # PPO has 150 in twice the steps
+    assert "PPO on CartPole-v1 has no seed 2" in found
+    assert "compared where the shortest ends: CartPole-v1 (P3O 10,000, PPO 20,000) at step 10,000" in found
+    assert "Seeds of one group have different settings: PPO on CartPole-v1 (num_envs, gamma, learning_rate)." in found
+    assert "different versions: jax 0.11.2, 0.9.0" in found
+    write_sweep(tmp_path / "clean", ["CartPole-v1"], ["p3o", "ppo"], 2)
+    assert cautions(Results(find_study(tmp_path / "clean"))) == []
+
+
+def test_what_a_sweep_says_of_runs_that_are_not_there(tmp_path):
+    write_sweep(tmp_path, ["CartPole-v1"], ["p3o"], 2)
+    entry = {"algo": "p3o", "env": "CartPole-v1", "state": "finished", "reason": ""}
+    folder = "CartPole-v1/p3o-default/seed-"
+    there = [entry | {"seed": i, "folder": f"{folder}{i}"} for i in range(2)]
+    gone = entry | {"seed": 2, "folder": f"{folder}2", "state": "failed", "reason": "killed by signal 9"}
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "runs": [*there, gone]}))
+    assert cautions(Results(find_study(tmp_path))) == [
+        "1 run that the sweep asked for is not there: p3o on CartPole-v1 seed 2.",
+        "1 run failed: p3o on CartPole-v1 seed 2 (killed by signal 9).",
+    ]
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(UserError, match=r"sweep\.json: damaged"):
+        find_study(tmp_path)
+
+
+def test_an_unfinished_seed_is_not_in_the_score_at_the_end(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"{seed}", seed=seed, episodes=300, updates=100)
+    for file in ("episodes.csv", "updates.csv"):
+        path = tmp_path / "runs" / "2" / file
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[: len(lines) // 2]))
+    row = table(Results(find_study(tmp_path / "runs")), "scores").rows[0]
+    assert row[2].value == pytest.approx(np.mean([last_hundred(tmp_path / "runs" / f"{i}") for i in range(2)]))
+
+
+def test_the_page_is_well_formed_self_contained_and_the_same_each_time(tmp_path, sweep):
+    first = write_report(sweep, tmp_path / "a.html").read_bytes()
+    assert write_report([sweep], tmp_path / "b.html").read_bytes() == first
+    page = first.decode()
+    Checker().check(page)
+    headings = ["Summary", "Learning curves", "Scores", "How sure", "Inside P3O", "Settings", "Speed and cost"]
+    places = [page.index(f">{heading}</h2>") for heading in headings]
+    assert places == sorted(places)
+    assert page.count('class="band"') == page.count('class="line dash-') - 3  # and one in each button of the legend
+    assert len(re.findall(r'<path class="band" d="M', page)) == 2 * 3 + 3 + 2 * 5  # curves, profile, inside of P3O
+
+
+def test_nothing_from_the_files_becomes_markup(tmp_path):
+    hostile = "</script><script>alert(1)</script>&\"'<b>"
+    for seed in range(2):
+        config = {
+            "env": {"id": hostile, "kwargs": {}},
+            "algo": hostile,
+            "variant": hostile,
+            "command": hostile + "\ud800",
+        }
+        settings = {hostile: [hostile, seed]}
+        write_run(tmp_path / "runs" / f"{seed}", seed=seed, run_id=f"{seed}", settings=settings, **config)
+    page = write_report(tmp_path / "runs").read_text(encoding="utf-8")
+    Checker().check(page)
+    assert page.count("<script") == 2
+    assert "<b>" not in re.sub(r'<div class="chips"[^>]*><b>', "", page)
+    text = write_markdown(tmp_path / "runs", tmp_path / "page.md").read_text(encoding="utf-8")
+    assert not re.search(r"(?<!\\)<(?!br>)", text)
+
+
+def test_runs_that_have_only_begun_make_a_page(tmp_path):
+    for seed in range(2):
+        folder = write_run(tmp_path / "runs" / f"{seed}", seed=seed)
+        (folder / "episodes.csv").write_text("step,env,return,length,seconds\n")
+        (folder / "updates.csv").write_text("")
+    page = write_report(tmp_path / "runs").read_text()
+    Checker().check(page)
+    assert "No run has a score yet." in page
+    assert "There is nothing to draw before the first episode ends." in page
+    write_figures(tmp_path / "runs", tmp_path / "figures")
+
+
+def test_where_the_page_goes(tmp_path, sweep, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", seed=1)
+    assert write_report([one, two]) == Path("report.html")
+    assert write_report(one) == one / "report.html"
+    assert write_report([one]) == one / "report.html"
+    assert "Inside the algorithm" in (one / "report.html").read_text()  # the page of one run
+    result = call("report", one, two, "--out", "x.html", "--markdown", "y.md", "--figures", "z")
+    assert (result.code, result.out.split()) == (0, ["x.html", "y.md", "z"])
+
+
+def test_bad_input_is_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "no runs in it" in complaint(call("report", tmp_path / "empty"))
+    assert "no such folder" in complaint(call("report", tmp_path / "nowhere", tmp_path / "empty"))
+    write_run(tmp_path / "sweep" / "good")
+    (write_run(tmp_path / "sweep" / "bad", seed=1) / "episodes.csv").write_text("step,env\n1,2\n")
+    assert "bad/episodes.csv line 1: header is" in complaint(call("report", tmp_path / "sweep"))
+    pack(write_run(tmp_path / "cut"))
+    whole = (tmp_path / "cut" / "episodes.csv.gz").read_bytes()
+    (tmp_path / "cut" / "episodes.csv.gz").write_bytes(whole[: len(whole) // 2])
+    assert "episodes.csv.gz: cannot be read (damaged)" in complaint(call("report", tmp_path / "cut"))
+    (tmp_path / "cut" / "episodes.csv.gz").write_bytes(b"not packed")
+    assert "episodes.csv.gz: cannot be read (damaged)" in complaint(call("report", tmp_path / "cut"))
+    good = tmp_path / "sweep" / "good"
+    assert "cannot be written" in complaint(call("report", good, "--out", tmp_path / "no" / "x.html"))
+
+
+def test_markdown_is_the_same_each_time_and_its_figures_are_there(tmp_path, sweep):
+    file = write_markdown(sweep, tmp_path / "page.md")
+    files = {p.name: p.read_bytes() for p in (tmp_path / "page").iterdir()}
+    text = file.read_bytes()
+    write_markdown(sweep, file)
+    assert file.read_bytes() == text
+    assert {p.name: p.read_bytes() for p in (tmp_path / "page").iterdir()} == files
+    named = re.findall(r"\]\(page/([^)]+)\)", text.decode())
+    assert sorted(named) == sorted(files)
+    assert {"curve-CartPole-v1.svg", "inside-CartPole-v1.svg", "aggregates.svg", "profile.svg"} <= set(files)
+    score_of = np.mean([last_hundred(d) for d in (sweep / "CartPole-v1" / "p3o-default").iterdir()])
+    assert re.search(rf"\| CartPole-v1 \| 10k \| \*\*{score_of:,.1f}\*\*<br>", text.decode())
+
+
+def test_figures_and_tables_for_papers(tmp_path, sweep):
+    folder = write_figures(sweep, tmp_path / "figures")
+    names = {p.name for p in folder.iterdir()}
+    assert {f"curve-CartPole-v1.{kind}" for kind in ("png", "pdf", "svg", "csv")} <= names
+    assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "profile.pdf").read_bytes().startswith(b"%PDF")
+    with (folder / "table-scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    wanted = np.mean([last_hundred(d) for d in (sweep / "CartPole-v1" / "ppo-default").iterdir()])
+    assert float(rows[1]["PPO"]) == pytest.approx(wanted)
+    with (folder / "curve-CartPole-v1.csv").open() as file:
+        last = [row for row in csv.DictReader(file) if row["algorithm"] == "PPO"][-1]
+    assert (float(last["steps"]), float(last["mean"])) == (10_000, pytest.approx(wanted))
+
+
+def test_without_matplotlib_figures_are_one_line_and_the_page_is_there(tmp_path, sweep, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert write_report(sweep, tmp_path / "page.html").exists()
+    with pytest.raises(UserError, match="figures need matplotlib"):
+        write_figures(sweep, tmp_path / "figures")
+
+
+def test_the_page_does_not_import_matplotlib(tmp_path, sweep):
+    script = (
+        "import sys; from p3o.report import write_report; write_report(sys.argv[1], sys.argv[2]);"
+        "assert 'matplotlib' not in sys.modules and 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, str(sweep), str(tmp_path / "page.html")], check=True)
+
+
+def test_logarithmic_ticks_over_little_and_much():
+    assert [label for _, label in log_axis(1, 1000).ticks] == ["1", "10", "100", "1,000"]
+    assert [label for _, label in log_axis(10, 80).ticks] == ["10", "20", "50", "100"]
+    axis = log_axis(10, 80)
+    np.testing.assert_allclose([10 * place for place, _ in axis.ticks], axis.place(np.array([10.0, 20, 50, 100])))
+    ticks = log_axis(100, 130).ticks
+    assert len(ticks) >= 3
+    assert all(0 <= place <= 100 for place, _ in ticks)
+
+
+@pytest.mark.slow
+def test_320_runs_take_less_than_a_minute_and_2_gb(tmp_path):
+    script = Path(__file__).parent.parent / "benchmarks" / "report_size.py"
+    said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
+    found = re.match(r"320 runs: ([\d.]+) s, peak (\d+) MiB, page ([\d.]+) MB", said)
+    assert found, said
+    assert float(found[1]) < 60
+    assert int(found[2]) < 2048
+    assert float(found[3]) < 5
