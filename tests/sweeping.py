@@ -15,18 +15,10 @@ from killing import differences
 
 # An update that compiles in a second; a checkpoint every few iterations, so that kills fall between two.
 TINY_SWEEP = ("--set", "num_envs=2", "num_steps=16", "hidden_sizes=8", "checkpoint_every=200")
-PROGRAM = """
-import p3o.report
-from p3o.cli import main
-
-one = p3o.report.write_report
-p3o.report.write_report = lambda paths: one(paths) if not isinstance(paths, list) else paths[0] / "report.html"
-main()
-"""
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, "sweep", *(str(w) for w in words)]
+    return [sys.executable, "-m", "p3o.cli", "sweep", *(str(w) for w in words)]
 
 
 def begin(*words: object, **options: Any) -> subprocess.Popen[str]:

@@ -24,7 +24,6 @@ from sweeping import (
     workers_of,
 )
 
-from p3o import report
 from p3o import sweep as sweeps
 from p3o.config import parse_seeds
 from p3o.errors import UserError
@@ -65,12 +64,6 @@ class Dies(Base):
 gym.register("Raises-v0", entry_point=Raises)
 gym.register("Dies-v0", entry_point=Dies)
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_page(monkeypatch):
-    """The page of a whole sweep is another's work; in this process nothing is drawn."""
-    monkeypatch.setattr(report, "write_report", lambda paths: Path(paths[0]) / "report.html")
 
 
 @pytest.fixture(scope="module")

@@ -123,8 +123,7 @@ def _finish(out: Path, runs: Sequence[Run], stopped: int | None, board: Board) -
 def _write_report(out: Path, message: Callable[[str], None]) -> None:
     from p3o.report import write_report
 
-    paths: Any = [out]
     try:
-        message(f"report: {write_report(paths)}")
+        message(f"report: {write_report([out])}")
     except UserError as error:
         message(f"no report: {error}")
