@@ -20,6 +20,7 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import command, episodes, events
 
 from p3o import cli, device, folder
+from p3o.commands import parse_seed, parse_value
 
 
 class TextEnv(gym.Env):
@@ -293,13 +294,13 @@ def test_repeated_set_options_all_count():
     [("3", 3), ("0.5", 0.5), ("true", True), ("True", True), ("None", None), ("null", None), ("[1, 2]", [1, 2])],
 )
 def test_constructor_arguments_are_json_or_text(text, value):
-    assert cli.parse_value(text) == value
-    assert cli.parse_value(f"{text}!") == f"{text}!"
+    assert parse_value(text) == value
+    assert parse_value(f"{text}!") == f"{text}!"
 
 
 def test_large_seeds_are_kept_exactly():
-    assert cli.parse_seed("9007199254740993") == 2**53 + 1  # as a float it would be one less
-    assert cli.parse_seed("1e3") == 1000
+    assert parse_seed("9007199254740993") == 2**53 + 1  # as a float it would be one less
+    assert parse_seed("1e3") == 1000
 
 
 # Good input -----------------------------------------------------------------------------------------------------------
