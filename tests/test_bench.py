@@ -204,7 +204,7 @@ def test_a_terminal_gets_a_table():
 def test_advice_follows_the_shares():
     assert "of the time is your environment's step" in words(result())
     assert words(result(acting=0.3, updating=0.3)) == ""
-    assert "too small for a GPU" in words(result(updating=0.6))
+    assert "a GPU gains little" in words(result(updating=0.6))
     large = result(updating=0.6)._replace(num_parameters=5_000_000)
     assert "a GPU may well" in words(large)
     assert "num_envs=16" in words(result(acting=0.2, normalising=0.2, copying=0.2))
@@ -225,3 +225,14 @@ def test_matrix_products_have_the_shapes_of_the_network(shared_trunk):
     leaves = jax.tree.leaves(setup.trainer.state.params)
     assert sorted(leaf.shape for leaf in leaves if leaf.ndim == 2) == sorted(s[:2] for s in bench.layer_shapes(setup))
     assert [s[2] for s in bench.layer_shapes(setup)].count(False) == (1 if shared_trunk else 2)
+
+
+def test_where_a_gpu_was_measured_the_measurement_is_the_advice():
+    """With a GPU at hand the choice has been made by measurement: no guess about it beside it."""
+    measured = result(updating=0.9)
+    picture = bench.Picture("X-v0", "default", 0.1, 1e4, [measured], {})
+    assert any("updates dominate" in line for line in bench.advice(picture, 1))
+    reason = "gpu: an update takes 13.6 ms on the CPU and 4.1 ms on the GPU"
+    picture = picture._replace(results=[measured._replace(device="gpu", device_reason=reason)])
+    assert not any("updates dominate" in line for line in bench.advice(picture, 1))
+    assert f"p3o learns on {reason}" in bench.facts(picture)

@@ -1,4 +1,4 @@
-"""Where the learner runs: the rules, with a second CPU device standing in for a GPU."""
+"""Where the learner runs: the rules, with a stand-in for a GPU; no test here needs one."""
 
 import json
 
@@ -17,6 +17,9 @@ JOB = Job("CartPole-v1", "p3o", 400, settings={"num_steps": 16})
 
 class Gpu:
     platform = "gpu"
+
+    def memory_stats(self):
+        return {}
 
 
 @pytest.fixture
@@ -65,6 +68,27 @@ def test_images_go_to_the_gpu_and_wishes_count_unmeasured(parts, monkeypatch):
     assert placement.place(*parts, "image").device.platform == "gpu"
     assert placement.place(*parts, "vector", "gpu").device.platform == "gpu"
     assert placement.place(*parts, "image", "cpu").device.platform == "cpu"
+    assert measured == []
+
+
+def test_a_gpu_that_fails_is_not_taken(parts, monkeypatch):
+    def seconds(algorithm, trajectory, device):
+        if device.platform == "gpu":
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore")
+        return 1.0
+
+    with_gpu(monkeypatch, 1.0, 1.0)
+    monkeypatch.setattr(placement, "seconds_of_update", seconds)
+    chosen = placement.place(*parts, "vector")
+    assert chosen.device.platform == "cpu"
+    assert chosen.reason == "cpu: the update does not run on the GPU (RESOURCE_EXHAUSTED: out of memory)"
+
+
+def test_a_replay_that_does_not_fit_is_refused_before_it_is_measured(parts, monkeypatch):
+    measured = with_gpu(monkeypatch, 1.0, 0.1)
+    algorithm, trajectory = parts
+    with pytest.raises(UserError, match="of memory are free"):
+        placement.place(algorithm._replace(replay_bytes=10**15), trajectory, "vector")
     assert measured == []
 
 
@@ -125,6 +149,8 @@ def test_a_gpu_run_resumed_without_a_gpu_says_so(tmp_path):
     with folder_lock:
         assert session.trainer.device.platform == "cpu"
     assert any("was on a GPU, and there is none here" in said for said in display.said)
+    config = json.loads(file.read_text())
+    assert (config["device"], config["resumes"][-1]["device"]) == ("cpu", "cpu")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "abacus"}))
     with pytest.raises(UserError, match="device is 'abacus'"):
         resume(tmp_path / "run", display, 1200)

@@ -1,5 +1,7 @@
 """The quick ways are held equal to the plain ones, bit by bit."""
 
+from typing import Any
+
 import gymnasium as gym
 import jax
 import numpy as np
@@ -76,12 +78,82 @@ def test_wrapped_and_foreign_tasks_are_stepped_as_they_are() -> None:
     assert HostVectorEnv(lambda: make_env("Ant-v5", {}), 2, np.random.SeedSequence(0))._quick_steps is not None
 
 
+def test_environments_of_one_kind_may_differ_in_their_settings() -> None:
+    """A function may draw them: each is paid by its own weights."""
+    pytest.importorskip("mujoco")
+
+    def drawn(weights: list[float]) -> HostVectorEnv:
+        left = [*weights]
+        make = lambda: make_env("HalfCheetah-v5", {"ctrl_cost_weight": left.pop(0)})  # noqa: E731
+        return HostVectorEnv(make, len(weights), np.random.SeedSequence(0))
+
+    quick, plain = drawn([0.1, 5.0]), drawn([0.1, 5.0])
+    assert quick._quick_steps is not None
+    plain._quick_steps = None
+    quick.reset()
+    plain.reset()
+    action = np.full((2, 6), 0.8, np.float32)
+    for _ in range(5):
+        rewards = [env.step(action).reward for env in (quick, plain)]
+        assert rewards[0].tolist() == rewards[1].tolist()
+    assert rewards[0][1] < rewards[0][0] - 10
+
+
+def test_hooks_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who replaced a method, of one environment or of the class, wants it called."""
+    pytest.importorskip("mujoco")
+    from gymnasium.envs.mujoco.ant_v5 import AntEnv
+
+    def hooked() -> gym.Env:
+        env = make_env("Ant-v5", {})
+        step = env.unwrapped.step
+        env.unwrapped.step = lambda action: step(action)  # type: ignore[method-assign]
+        return env
+
+    assert HostVectorEnv(hooked, 1, np.random.SeedSequence(0))._quick_steps is None
+    monkeypatch.setattr(AntEnv, "is_healthy", property(lambda self: True))
+    assert HostVectorEnv(lambda: make_env("Ant-v5", {}), 1, np.random.SeedSequence(0))._quick_steps is None
+
+
+def test_a_task_that_cannot_be_snapshotted_keeps_its_actions() -> None:
+    """It is brought back by playing its episode again, so somebody has to write the actions down."""
+    pytest.importorskip("mujoco")
+    import threading
+
+    def locked() -> gym.Env:
+        env = make_env("Hopper-v5", {})
+        env.unwrapped.lock = threading.Lock()  # type: ignore[attr-defined]
+        return env
+
+    env, other = (HostVectorEnv(locked, 1, np.random.SeedSequence(0)) for _ in range(2))
+    env.reset()
+    action = np.full((1, 3), 0.1, np.float32)
+    for _ in range(7):
+        env.step(action)
+    other.reset()
+    assert other.restore(env.snapshot()) == []
+    assert env.step(action).reward.tolist() == other.step(action).reward.tolist()
+
+
+def test_a_box_without_bounds_is_stepped_as_it_is() -> None:
+    pytest.importorskip("mujoco")
+
+    def unbounded() -> gym.Env:
+        env = make_env("Hopper-v5", {})
+        env.unwrapped.action_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        return env
+
+    assert HostVectorEnv(unbounded, 1, np.random.SeedSequence(0))._quick_steps is None
+
+
 def test_a_task_whose_reward_has_changed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
     plain = HalfCheetahEnv.control_cost
-    monkeypatch.setattr(HalfCheetahEnv, "control_cost", lambda self, action: 2 * plain(self, action))
+    changed = lambda self, action: 2 * plain(self, action)  # noqa: E731
+    changed.__module__ = HalfCheetahEnv.__module__  # as another version of Gymnasium would have it
+    monkeypatch.setattr(HalfCheetahEnv, "control_cost", changed)
     assert HostVectorEnv(lambda: make_env("HalfCheetah-v5", {}), 1, np.random.SeedSequence(0))._quick_steps is None
 
 
@@ -113,6 +185,8 @@ def test_the_quick_observer_lets_nan_through() -> None:
 
 def rollouts(env_id: str, algo: str, settings: dict, is_quick: bool) -> list[tuple]:
     trainer = set_up(Job(env_id, algo, 10_000, settings=settings)).trainer
+    assert trainer.actor.quick is not None
+    assert (trainer.env._quick_steps is not None) == (env_id.split("-")[0] in TASKS)  # type: ignore[attr-defined]
     if not is_quick:
         trainer.actor = Actor(trainer.algorithm.policy, trainer.specs)
         trainer.env._quick_steps = None  # type: ignore[attr-defined]
@@ -172,3 +246,43 @@ def test_mapped_actions_are_not_the_learners_own() -> None:
         mapped = action_mapper(spec, scale, clip)(action)
         assert not np.shares_memory(mapped, action)
         assert mapped.tolist() == [[0.5, -1.0 if clip else -3.0]]
+
+
+def test_a_nan_is_told_to_those_who_predict() -> None:
+    spec = action_spec(gym.spaces.Box(-1, 1, (2,), np.float32))
+    action = np.array([[np.nan, -3.0]], np.float32)
+    mapped = action_mapper(spec, "unit", True)(action)
+    assert np.isnan(mapped[0, 0])
+    assert mapped[0, 1] == -1
+    assert action_mapper(spec, "unit", True, keeps_nan=False)(action)[0, 1] == -1
+
+
+def test_mapped_batches_of_many_sizes_do_not_pile_up() -> None:
+    mapper = action_mapper(action_spec(gym.spaces.Box(-1, 1, (2,), np.float32)), "unit", True)
+    for number in (1, 2, 3, 2):
+        assert mapper(np.full((number, 2), 2.0, np.float32)).tolist() == [[1.0, 1.0]] * number
+    held = next(cell.cell_contents for cell in mapper.__closure__ if isinstance(cell.cell_contents, dict))  # type: ignore[union-attr,attr-defined]
+    assert list(held) == [2]
+
+
+@pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
+def test_a_users_vector_environment_the_quick_way(mode: gym.vector.AutoresetMode) -> None:
+    """Masked rows and final observations included."""
+
+    def trainer(is_quick: bool) -> Any:
+        make = [lambda: gym.make("CartPole-v1", max_episode_steps=9)] * 3
+        made = set_up(Job(gym.vector.SyncVectorEnv(make, autoreset_mode=mode), "p3o", 10_000)).trainer
+        if not is_quick:
+            made.actor = Actor(made.algorithm.policy, made.specs)
+        made.rollout.start()
+        made.actor.set_params(made.state.params)
+        return made
+
+    quick, plain = trainer(True), trainer(False)
+    ends = 0
+    for _ in range(3):
+        a, b = (t.rollout.collect(t.actor, t.act_rng, 0) for t in (quick, plain))
+        assert [x.tobytes() for x in jax.tree.leaves(a[0])] == [x.tobytes() for x in jax.tree.leaves(b[0])]
+        assert a[1:] == b[1:]
+        ends += int(a[0].truncated.sum())
+    assert ends > 0

@@ -21,6 +21,7 @@ from rich.table import Table
 from p3o import algorithms
 from p3o.clocks import PARTS, Breakdown, breakdown
 from p3o.display import NoDisplay
+from p3o.envs.gymnasium_env import HostVectorEnv
 from p3o.errors import UserError
 from p3o.folder import open_folder
 from p3o.jobs import EnvSource, Job, Setup, env_name, machine, maker, set_up, versions
@@ -60,6 +61,8 @@ class Result(NamedTuple):
     set_up_seconds: float
     compile_seconds: float
     product: Product | None
+    device: str = "cpu"
+    device_reason: str = ""  # where there was a choice
 
     @property
     def shares(self) -> dict[str, float]:
@@ -118,21 +121,19 @@ def measure(
 
 
 def bare_speed(source: EnvSource, kwargs: dict[str, Any], seconds: float) -> float:
-    """Steps a second of the environment alone, with random actions drawn beforehand; resets included."""
+    """Steps a second of one environment alone, stepped as training does, with random actions drawn beforehand."""
     make = maker(source, kwargs)
     if make is None:
         raise UserError("bench needs an environment id or a function, not a vector environment")
-    env = make()
+    env = HostVectorEnv(make, 1, np.random.SeedSequence(0))
     env.action_space.seed(0)
-    actions = itertools.cycle([env.action_space.sample() for _ in range(64)])
-    env.reset(seed=0)
+    actions = itertools.cycle([np.asarray(env.action_space.sample())[None] for _ in range(64)])
+    env.reset()
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         for _ in range(1 if steps < 16 else 16):
-            _, _, terminated, truncated, _ = env.step(next(actions))
+            env.step(next(actions))
             steps += 1
-            if terminated or truncated:
-                env.reset()
     elapsed = time.perf_counter() - started
     env.close()
     return steps / elapsed
@@ -167,7 +168,11 @@ def measure_one(job: Job, seconds: float, bare: float) -> Result:
         found.parts | {"logging": logging},
         set_up_seconds,
         compile_seconds,
-        replayed_product(setup, found),
+        replayed_product(setup, found)
+        if trainer.device.platform == "cpu"
+        else None,  # processor time says nothing else
+        trainer.device.platform,
+        trainer.placement.reason,
     )
 
 
@@ -318,7 +323,7 @@ def _simulator_bound(results: list[Result]) -> list[str]:
 
 def _update_bound(results: list[Result]) -> list[str]:
     lines = []
-    bound = [r for r in results if r.shares["updating"] >= 0.4]
+    bound = [r for r in results if r.shares["updating"] >= 0.4 and r.device == "cpu" and not r.device_reason]
     large = [r for r in bound if r.has_images or r.num_parameters >= LARGE_NETWORK]
     small = [r for r in bound if r not in large]
     if large:
@@ -330,7 +335,7 @@ def _update_bound(results: list[Result]) -> list[str]:
         names = [f"{knobs[r.algo]} ({r.algo})" for r in small if r.algo in knobs]
         fewer = f"; fewer come with a lower {', '.join(names)}, at a price in what is learnt" if names else ""
         lines.append(
-            f"{_names(small)}: updates dominate ({percent}): the network is too small for a GPU to gain much{fewer}"
+            f"{_names(small)}: updates dominate ({percent}): for networks of this size a GPU gains little{fewer}"
         )
     return lines
 
@@ -394,6 +399,7 @@ def facts(picture: Picture) -> list[str]:
         + ", ".join(f"{r.algo} {r.set_up_seconds:.1f} + {r.compile_seconds:.1f} s" for r in picture.results)
         + " to set up and compile (or to read from the compile cache)",
     ]
+    lines += [f"{r.algo} learns on {r.device_reason}" for r in picture.results if r.device_reason]
     for r in picture.results:
         if r.product is not None:
             lines.append(

@@ -62,7 +62,7 @@ class Rollout:
         self.specs = specs
         self.env = env
         self.normalizer = normalizer
-        self.to_environment = action_mapper(specs.action, config.action_scale, config.action_clip)
+        self.to_environment = action_mapper(specs.action, config.action_scale, config.action_clip, keeps_nan=False)
         self.buffers: Trajectory = example_trajectory(config, specs)
         self.observation: Observation | None = None  # normalised, where the environments stand now
         self.returns = np.zeros(config.num_envs)  # raw, of the running episodes

@@ -20,9 +20,10 @@ from p3o.evaluate import play
 from p3o.folder import check_free, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
+from p3o.placement import format_bytes
 from p3o.recording import Recorder, cut_back
 from p3o.signals import Stop
-from p3o.train import Iteration, format_bytes
+from p3o.train import Iteration
 
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
 
@@ -357,8 +358,9 @@ def _resume_locked(
     folder: Path, config: dict[str, Any], display: Display, steps: int | None, env: EnvSource | None
 ) -> Session:
     job = job_of(config, folder, env)
-    setup = set_up(job, config.get("device", "auto"))
-    if config.get("device") == "gpu" and setup.trainer.device.platform == "cpu":
+    setup = set_up(job, config.get("device", "cpu"))
+    has_lost_gpu = config.get("device") == "gpu" and setup.trainer.device.platform == "cpu"
+    if has_lost_gpu:
         display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")
     if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
         setup.spaces[1]
@@ -373,7 +375,7 @@ def _resume_locked(
         display.message(
             "the environment cannot be brought back to where it was: the episodes that were running start afresh"
         )
-    changed = False
+    changed = has_lost_gpu
     if steps is not None and steps != job.steps:
         if setup.config.schedule_steps is None and setup.config.lr_schedule != "constant":
             display.message(f"the new total of {steps:,} steps is the new horizon of the learning-rate schedule")
@@ -385,6 +387,8 @@ def _resume_locked(
     if changed:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": versions(), "time": now}
+        if has_lost_gpu:
+            entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)
         checkpoint.write_json(folder / "config.json", config)
     return session

@@ -157,16 +157,21 @@ def action_spec(space: gym.Space) -> ActionSpec:
     )
 
 
-def action_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """The function from a batch of sampled actions [E, ...] to what the environments expect, still one array."""
+def action_mapper(
+    spec: ActionSpec, scale: str, clip: bool, keeps_nan: bool = True
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from a batch of sampled actions [E, ...] to what the environments expect, still one array.
+
+    Without `keeps_nan` a NaN becomes a bound, and the call is quicker: for training, which stops at a NaN anyway.
+    """
     space = spec.space
     if spec.kind == "gaussian":
-        return _box_mapper(spec, scale, clip)
+        return _box_mapper(spec, scale, clip, keeps_nan)
     start = np.asarray(getattr(space, "start", 0))
     return lambda action: (action.reshape(-1, *space.shape) + start).astype(space.dtype)
 
 
-def _box_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarray], np.ndarray]:
+def _box_mapper(spec: ActionSpec, scale: str, clip: bool, keeps_nan: bool) -> Callable[[np.ndarray], np.ndarray]:
     assert spec.low is not None
     assert spec.high is not None
     space = spec.space
@@ -182,6 +187,7 @@ def _box_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarra
     def to_environment(action: np.ndarray) -> np.ndarray:
         number = len(action)
         if number not in tiles:
+            tiles.clear()  # of the last batch size only
             tiles[number] = [np.tile(bound, (number, 1)) for bound in (middle, half, low, high)]
         middles, halves, lows, highs = tiles[number]
         mapped = action  # never handed out itself: environments may keep or change what they get
@@ -190,7 +196,8 @@ def _box_mapper(spec: ActionSpec, scale: str, clip: bool) -> Callable[[np.ndarra
             np.add(middles, mapped, mapped)
         if clip:
             # fmax and fmin take a fifth of the time of maximum and minimum, and differ on NaN alone
-            mapped = np.fmin(np.fmax(mapped, lows), highs)
+            at_least, at_most = (np.maximum, np.minimum) if keeps_nan else (np.fmax, np.fmin)
+            mapped = at_most(at_least(mapped, lows), highs)
         return mapped.astype(space.dtype, copy=mapped is action).reshape(-1, *space.shape)
 
     return to_environment

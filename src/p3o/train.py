@@ -12,9 +12,8 @@ import numpy as np
 from p3o import seeds
 from p3o.algorithms import Algorithm, Entry, Metric, Specs
 from p3o.config import Config
-from p3o.device import free_memory
 from p3o.envs.base import VectorEnv
-from p3o.errors import RunStopped, UserError
+from p3o.errors import RunStopped
 from p3o.normalize import Normalizer, NormalizerState
 from p3o.placement import compile_update, place
 from p3o.rollout import Actor, Episode, Rollout
@@ -78,7 +77,6 @@ class Trainer:
         self.rollout = Rollout(config, specs, env, self.normalizer)
         self.placement = place(self.algorithm, self.rollout.buffers, specs.observation.kind, device)
         self.device = self.placement.device
-        check_memory(self.algorithm.replay_bytes, self.device)
         with jax.default_device(self.device):
             self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
             self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
@@ -209,23 +207,3 @@ class Trainer:
         self.rollout.returns[envs] = 0.0
         self.rollout.lengths[envs] = 0
         self.normalizer.discounted_return[envs] = 0.0
-
-
-def check_memory(replay_bytes: int, target: Any) -> None:
-    """Refuse a replay that does not fit before the kernel does."""
-    free = free_memory()
-    if target.platform != "cpu":
-        stats = target.memory_stats() or {}
-        free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
-    if free is not None and replay_bytes > 0.9 * free:
-        raise UserError(
-            f"the replay needs {format_bytes(replay_bytes)} and {format_bytes(free)} of memory are free; "
-            "lower it with --set replay_size=N (steps per environment)"
-        )
-
-
-def format_bytes(number: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number} bytes"

@@ -84,6 +84,7 @@ class HostVectorEnv:
         self._episodes = [0] * num_envs
         self._earned = [0.0] * num_envs  # reward of the running episode: a rebuild has to arrive at it
         self._actions: list[list[Any] | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
+        self._is_unlogged = True  # no environment needs its actions kept
         self._never = np.zeros(num_envs, bool)
         self._never.setflags(write=False)
         self._quick_steps = make_steps(self.envs, self._current.vector)
@@ -110,6 +111,7 @@ class HostVectorEnv:
             except snapshots.NotSnapshotable:
                 self._actions[index] = []
             self._encoder.write(raw, self._current, index)
+        self._is_unlogged = all(log is None for log in self._actions)
         return self._current
 
     def current(self) -> Observation:
@@ -117,7 +119,8 @@ class HostVectorEnv:
 
     def step(self, action: np.ndarray) -> Step:
         reward = np.empty(self.num_envs)
-        ended = self._step_quickly(action, reward) if self._quick_steps else self._step_each(action, reward)
+        is_quick = self._quick_steps is not None and self._is_unlogged
+        ended = self._step_quickly(action, reward) if is_quick else self._step_each(action, reward)
         if not ended:
             return Step(self._current, reward, self._never, self._never, self._final, self._never, is_quiet=True)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -166,7 +169,9 @@ class HostVectorEnv:
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
         if len(snapshot["envs"]) != self.num_envs:
             raise ValueError(f"holds {len(snapshot['envs'])} environments, not {self.num_envs}")
-        return [index for index, one in enumerate(snapshot["envs"]) if not self._restore_one(index, one)]
+        fresh = [index for index, one in enumerate(snapshot["envs"]) if not self._restore_one(index, one)]
+        self._is_unlogged = all(log is None for log in self._actions)
+        return fresh
 
     def _restore_one(self, index: int, one: dict[str, Any]) -> bool:
         self._episodes[index], self._earned[index] = one["episodes"], one["earned"]

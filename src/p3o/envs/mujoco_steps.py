@@ -1,20 +1,21 @@
 """Gymnasium's own MuJoCo tasks stepped without the Python that they put around the physics: bit-equal, less waiting.
 
 A cheetah's five physics steps take 30 µs; the task's `step` adds 9 µs of views, dictionaries and checks that training
-does not read. Each task below is its observation and reward again, read from the environment's own settings. They are
-used for exactly these classes inside Gymnasium's standard wrappers, and only after `agrees` has seen them give the same
-numbers as the environment itself; everything else goes through `env.step`.
+does not read. Each task below is its observation and reward again, with the environment's own settings as they are at
+the start. They are used for exactly these classes inside Gymnasium's standard wrappers, with no method replaced, and
+only after `agrees` has seen them give the same numbers as the environment itself; all else goes through `env.step`.
 """
 
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-CHECKED_STEPS = 24
+CHECKED_STEPS, CHECKED_STEPS_OF_OTHERS = 24, 4
 # (action, weighted cost of the action) -> (reward, terminated); writes the observation into a row given before
 TaskStep = Callable[[np.ndarray, float], tuple[float, bool]]
 Task = Callable[[Any, np.ndarray, Callable[[np.ndarray], None]], TaskStep]
@@ -264,15 +265,17 @@ class MujocoSteps:
             TASKS[type(task).__module__, type(task).__name__](task, row, _physics(task))
             for task, row in zip(tasks, rows, strict=True)
         ]
-        self._cost_weight = getattr(tasks[0], "_ctrl_cost_weight", None)
+        weights = [getattr(task, "_ctrl_cost_weight", 0.0) for task in tasks]
+        # in the action's own precision, as the tasks have it
+        self._cost_weights = np.array(weights, envs[0].action_space.dtype) if any(weights) else None
 
     def step(self, action: np.ndarray, reward: np.ndarray) -> list[tuple[int, bool]]:
         """Step all; returns (index, terminated) of those that ended."""
         ended = []
-        if self._cost_weight is None:
+        if self._cost_weights is None:
             costs = [0.0] * len(self._steps)
-        else:  # in the action's own precision, as the tasks have it
-            costs = (self._cost_weight * np.add.reduce(np.square(action), 1)).tolist()
+        else:
+            costs = (self._cost_weights * np.add.reduce(np.square(action), 1)).tolist()
         for index, step in enumerate(self._steps):
             reward[index], is_terminated = step(action[index], costs[index])
             clock = self._clocks[index]
@@ -288,16 +291,30 @@ def make_steps(envs: list[gym.Env], rows: np.ndarray | None) -> MujocoSteps | No
         return None
     try:
         steps = MujocoSteps(envs, rows)
-        return steps if agrees(envs[0]) else None
-    except (AttributeError, ValueError, TypeError, IndexError):  # another version of the task
+        is_agreed = agrees(envs[0]) and all(agrees(env, CHECKED_STEPS_OF_OTHERS) for env in envs[1:])
+    except Exception:  # another version of the task, or one that fails: its own `step` will tell
         return None
+    return steps if is_agreed else None
 
 
 def _is_standard(env: gym.Env) -> bool:
     if type(env) is not TimeLimit or type(env.env) is not OrderEnforcing or env.env.env is not env.unwrapped:
         return False
     task = env.unwrapped
-    return (type(task).__module__, type(task).__name__) in TASKS and task.render_mode is None
+    is_known = (type(task).__module__, type(task).__name__) in TASKS and task.render_mode is None
+    return is_known and not any(_has_replaced_methods(layer) for layer in (env, env.env, task))
+
+
+def _has_replaced_methods(layer: gym.Env) -> bool:
+    """Whether somebody hooked into this environment or its class: a hook wants to be called."""
+    if any(callable(value) and callable(getattr(type(layer), name, None)) for name, value in vars(layer).items()):
+        return True
+    for kind in type(layer).__mro__:
+        for member in vars(kind).values() if kind.__module__.startswith("gymnasium.envs.mujoco") else ():
+            function = member.fget if isinstance(member, property) else member
+            if isinstance(function, FunctionType) and function.__module__ != kind.__module__:
+                return True
+    return False
 
 
 def agrees(env: gym.Env, steps: int = CHECKED_STEPS) -> bool:

@@ -10,7 +10,7 @@ from p3o import algorithms, checkpoint, device
 from p3o.errors import UserError
 from p3o.folder import check_free, read_config, run_folder
 from p3o.jobs import Job, Resolved, identity, resolve
-from p3o.train import format_bytes
+from p3o.placement import format_bytes
 
 State = Literal["waiting", "running", "finished", "failed"]
 # Seconds of learning for each environment step on one core of 2024, for small networks; images take far longer.
