@@ -352,6 +352,29 @@ def test_what_a_sweep_says_of_runs_that_are_not_there(tmp_path):
         find_study(tmp_path)
 
 
+def test_a_run_that_its_sweep_calls_failed_is_not_in_the_score_at_the_end(tmp_path):
+    root = write_sweep(tmp_path / "sweep", ["CartPole-v1"], ["p3o"], 2)
+    folders = [f"CartPole-v1/p3o-default/seed-{seed}" for seed in range(2)]
+    states = ("failed", "finished")
+    entries = [
+        {"algo": "p3o", "env": "CartPole-v1", "seed": i, "folder": folders[i], "state": states[i]} for i in range(2)
+    ]
+    (root / "sweep.json").write_text(json.dumps({"format": 1, "runs": entries}))
+    results = Results(find_study(root))
+    assert table(results, "scores").rows[0][2].value == pytest.approx(last_hundred(root / folders[1]))
+    assert [row[-1].text for row in run_table(results).rows] == ["no", "yes"]
+    assert "1 of 2 runs is not finished" in "\n".join(cautions(results))
+
+
+def test_a_run_that_raised_early_is_not_finished(tmp_path):
+    """Its total is shorter than a logging interval, so updates.csv has no line."""
+    folder = write_run(tmp_path / "run", steps=5000)
+    (folder / "updates.csv").write_text("step,ess\n")
+    lines = (folder / "episodes.csv").read_text().splitlines(keepends=True)
+    (folder / "episodes.csv").write_text("".join(lines[:20]))
+    assert table(Results(find_study(folder)), "scores").rows[0][2].text == "–"
+
+
 def test_an_unfinished_seed_is_not_in_the_score_at_the_end(tmp_path):
     for seed in range(3):
         write_run(tmp_path / "runs" / f"{seed}", seed=seed, episodes=300, updates=100)

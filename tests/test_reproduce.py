@@ -180,6 +180,22 @@ def test_a_checkpoint_that_a_run_has_not_reached_has_no_score(tmp_path):
     assert [s.size for s in result.scores] == [1, 1, 0]
 
 
+def test_runs_that_were_cut_or_failed_are_neither_finished_nor_scored(tmp_path):
+    experiment = catalog.find("mujoco-table")._replace(cells=catalog.MUJOCO_TABLE[:1])
+    cut, failed, whole = experiment.jobs([0, 1, 2], 0.01)
+    for job in (cut, failed, whole):
+        write_run(run_folder(tmp_path, job), job, 1000.0)
+    for name in ("episodes.csv", "updates.csv"):
+        file = run_folder(tmp_path, cut) / name
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(lines[: 1 + 9 * (len(lines) - 1) // 10]))  # to step 27,000 of 30,000
+    entry = {"algo": "p3o", "env": failed.env, "seed": 1, "state": "failed"}
+    entry["folder"] = run_folder(tmp_path, failed).relative_to(tmp_path).as_posix()
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "runs": [entry]}))
+    (result,) = scores.collect(experiment, tmp_path, [0, 1, 2], 0.01)
+    assert (result.finished, [s.size for s in result.scores]) == (1, [3, 3, 1])
+
+
 def test_list_experiments(tmp_path):
     jobs = catalog.find("effect-of-lambda").jobs()
     write_run(run_folder(tmp_path, jobs[0]), jobs[0], 1.0)
