@@ -21,7 +21,7 @@ from p3o.report import write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
-from p3o.report.find import Group, find_study, score
+from p3o.report.find import Group, find_study, score, window_at
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
 from p3o.report.words import summary
@@ -124,6 +124,28 @@ def test_the_score_at_a_step_is_the_mean_of_the_last_hundred_episodes_before_it(
     np.testing.assert_allclose(curve, [there[-100:].mean(), returns[-100:].mean(), np.nan])
     early = curve_of(run, "time", np.array([5000 / 4000]))  # 4,000 steps a second; times are rounded to 0.01 s
     assert early[0] == pytest.approx(there[-100:].mean(), rel=0.02)
+
+
+def test_episodes_that_ended_past_the_total_are_in_no_score(tmp_path):
+    """A run ends with the iteration that gets to its total, and so a little after it."""
+    folder = write_run(tmp_path / "runs" / "0", episodes=120)
+    before = score(load_run(folder), 10_000)
+    with (folder / "episodes.csv").open("a") as file:
+        file.writelines(f"{10_000 + i},0,1e6,10,3\n" for i in range(1, 40))
+    with (folder / "updates.csv").open("a") as file:
+        file.write("10050" + 14 * ",1" + "\n")
+    run = load_run(folder)
+    assert run.last_step == 10_050
+    assert score(run, 10_000) == before
+    assert window_at(run, 10_000) == 100
+    late = write_run(tmp_path / "runs" / "1", seed=1)
+    (late / "episodes.csv").write_text("step,env,return,length,seconds\n10001,0,5,9,3\n")
+    assert np.isnan(score(load_run(late), 10_000))
+    assert load_run(late).is_finished
+    results = Results(find_study(tmp_path / "runs"))
+    assert results.final["CartPole-v1"][Group("p3o", "default", "")].tolist() == [before]
+    said = "1 of 2 runs has no episode that had ended where they are compared, so no score: P3O on CartPole-v1 seed 1."
+    assert said in cautions(results)
 
 
 def test_the_band_is_one_standard_deviation_over_seeds(sweep):

@@ -196,6 +196,18 @@ def test_runs_that_were_cut_or_failed_are_neither_finished_nor_scored(tmp_path):
     assert (result.finished, [s.size for s in result.scores]) == (1, [3, 3, 1])
 
 
+def test_episodes_past_the_total_are_in_no_score(tmp_path):
+    experiment = catalog.find("mujoco-table")._replace(cells=catalog.MUJOCO_TABLE[:1])
+    jobs = experiment.jobs([0, 1], 0.01)
+    for job in jobs:
+        write_run(run_folder(tmp_path, job), job, 1000.0, episodes=90 if job.seed else 120)
+        with (run_folder(tmp_path, job) / "episodes.csv").open("a") as file:
+            file.writelines(f"{job.steps + i},0,1e6,10,500\n" for i in range(1, 30))
+    (result,) = scores.collect(experiment, tmp_path, [0, 1], 0.01)
+    assert result.final == pytest.approx([1000 * 70.5 / 120, 1000 * 45.5 / 90], rel=1e-4)
+    assert result.short == 1  # 119 episodes in all, 90 of them in time
+
+
 def test_list_experiments(tmp_path):
     jobs = catalog.find("effect-of-lambda").jobs()
     write_run(run_folder(tmp_path, jobs[0]), jobs[0], 1.0)

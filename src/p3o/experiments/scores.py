@@ -45,18 +45,17 @@ def _collect_cell(cell: Cell, out: Path, seeds: Sequence[int] | None, scale: flo
     runs = [replace(load_run(folder), is_failed=folder in failed) for folder in there]
     table = np.array([[_score(run, step) for step in steps] for run in runs]).reshape(len(runs), len(steps))
     scores = tuple(column[np.isfinite(column)] for column in table.T)
-    short = sum(run.episodes["step"].size < SCORE_WINDOW for run in runs)
+    short = sum(int((run.episodes["step"] <= steps[-1]).sum()) < SCORE_WINDOW for run in runs)
     finished = sum(run.is_finished for run in runs)
     return Result(cell, steps, scores, len(jobs), finished, short, tuple(run.updates for run in runs))
 
 
 def _score(run: Run, step: int) -> float:
-    """Mean of the last 100 episodes at a checkpoint, NaN before the run has come so far."""
+    """Mean of the last 100 episodes that ended at or before a checkpoint, NaN before the run has come so far."""
     is_end = step == run.config.get("steps")
     if not (run.is_finished if is_end else run.last_step >= step):
         return np.nan
-    # a run ends with the first whole iteration at or past its total
-    return float(window_mean(run.episodes["step"], run.episodes["return_"], run.last_step if is_end else step))
+    return float(window_mean(run.episodes["step"], run.episodes["return_"], step))
 
 
 def count_finished(jobs: Iterable[Job], out: Path) -> int:

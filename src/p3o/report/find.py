@@ -85,13 +85,12 @@ def seed_of(run: Run) -> str:
 
 
 def score(run: Run, step: int) -> float:
-    """Mean of the last 100 episodes that ended at or before `step`; the whole run's at its own end.
+    """Mean of the last 100 episodes that ended at or before `step`.
 
-    NaN where the run has not come so far.
+    NaN where the run has not come so far, or where no episode had ended by then.
     """
     if not has_reached(run, step):
         return np.nan
-    step = run.last_step if step == asked_steps(run) else step  # it ends with the iteration that gets there
     return float(window_mean(run.episodes["step"], run.episodes["return_"], step))
 
 
@@ -102,7 +101,6 @@ def has_reached(run: Run, step: int) -> bool:
 
 def window_at(run: Run, step: int) -> int:
     """How many episodes the score at `step` rests on."""
-    step = run.last_step if step == asked_steps(run) else step
     return min(int(np.searchsorted(run.episodes["step"], step, side="right")), SCORE_WINDOW)
 
 
