@@ -166,6 +166,19 @@ def test_a_replay_for_each_worker_has_to_fit(tmp_path, monkeypatch):
     jobs = [Job("CartPole-v1", "p3o", seed=seed) for seed in range(40)]
     with pytest.raises(UserError, match="lower it with --workers N"):
         sweeps.run(jobs, tmp_path / "out", workers=40)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there_is_missed_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    said = complaint(call("sweep", tmp_path / "out", *DESIGN, "--set", "device=gpu"))
+    assert said.startswith("p3o: setting device: gpu was asked for and JAX finds none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_looks_for_a_gpu_that_nobody_asked_for(alone, monkeypatch):
+    monkeypatch.setattr("p3o.sweeps.local.has_gpu", lambda: pytest.fail("looked for a GPU"))
+    assert call("sweep", alone, *DESIGN).code == 0
 
 
 def test_a_folder_of_its_own(tmp_path, alone):

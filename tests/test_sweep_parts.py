@@ -1,7 +1,9 @@
 """The parts of a sweep by themselves: designs, the schedule, what is shown, and files on their way from a node."""
 
+import contextlib
 import io
 import shutil
+import types
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from p3o.errors import UserError
 from p3o.jobs import Job
 from p3o.signals import StopSignals
 from p3o.sweeps import board as boards
-from p3o.sweeps import parcels, plan, schedule
+from p3o.sweeps import cluster, local, parcels, plan, schedule
 from p3o.sweeps.design import read_file
 from p3o.sweeps.local import Event
 from p3o.sweeps.worker import Reporter
@@ -119,9 +121,43 @@ def test_a_single_seed_in_a_list_is_that_seed(tmp_path):
     assert [job.seed for job in jobs] == [4]
 
 
-def make_run(name="seed-0", steps=1000, out=Path("out"), **fields):
+def make_run(name="seed-0", steps=1000, out=Path("out"), kind="vector", device="auto", replay_bytes=0, **fields):
     folder = out / "CartPole-v1" / fields.pop("algo", "a2c-default") / name
-    return plan.Run(Job("CartPole-v1", "a2c", steps), folder, {}, "vector", 0, 1e-3, **fields)
+    asked = {"settings": {"device": device}}
+    return plan.Run(Job("CartPole-v1", "a2c", steps), folder, asked, kind, replay_bytes, 1e-3, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "share"),
+    [
+        ("vector", "auto", 0),
+        ("vector", "cpu", 0),
+        ("vector", "gpu", 0.5),
+        ("image", "auto", 0.5),
+        ("image", "cpu", 0),
+        ("image", "gpu", 0.5),
+    ],
+)
+def test_who_gets_a_gpu(kind, device, share, monkeypatch):
+    """Locally the variable that hides it is not set, on Ray it has a share, and its replay is not in host memory."""
+    run = make_run(kind=kind, device=device, replay_bytes=100)
+    assert ("JAX_PLATFORMS" in local.single_thread_variables(run.may_use_gpu)) == (not share)
+    two_gpus = types.SimpleNamespace(_cluster=lambda: {"GPU": 2.0}, capacity=4)
+    assert cluster.RayEngine._gpu_share(two_gpus, run) == share
+    monkeypatch.setattr(plan, "find_spec", lambda name: name)  # JAX for GPUs is installed
+    monkeypatch.setattr("p3o.device.free_memory", lambda: 50)
+    with contextlib.nullcontext() if share else pytest.raises(UserError, match="of memory are free"):
+        plan.check_memory([run], 1)
+
+
+def test_a_run_that_began_on_a_gpu_goes_on_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "has_gpu", lambda: False)
+    run = make_run(out=tmp_path, device="gpu")
+    with pytest.raises(UserError, match="JAX finds none"):
+        local.check_gpu([run])
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text("{}")
+    local.check_gpu([run])
 
 
 def test_the_longest_comes_first_by_measured_speed_where_there_is_one():

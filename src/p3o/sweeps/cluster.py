@@ -174,9 +174,9 @@ class RayEngine:
         return self._resources
 
     def _gpu_share(self, run: Run) -> float:
-        """Image runs share the cluster's GPUs evenly."""
+        """Runs that may use them share the cluster's GPUs evenly."""
         gpus = self._cluster().get("GPU", 0.0)
-        if run.kind != "image" or not gpus:
+        if not run.may_use_gpu or not gpus:
             return 0.0
         return max(SMALLEST_GPU_SHARE, min(1.0, int(100 * gpus / self.capacity) / 100))
 
@@ -184,7 +184,8 @@ class RayEngine:
         self._claim(run.folder)
         token = uuid.uuid4().hex
         self._mailbox.expect.remote(token)
-        options = {"num_gpus": self._gpu_share(run), "runtime_env": {"env_vars": single_thread_variables(run.kind)}}
+        variables = single_thread_variables(run.may_use_gpu)
+        options = {"num_gpus": self._gpu_share(run), "runtime_env": {"env_vars": variables}}
         told = assignment(run, run.folder, self._command)
         task = self._task.options(**options).remote(told, read_all(run.folder), self._mailbox, token)
         self._tasks[task] = (run, token)

@@ -56,6 +56,16 @@ class Run:
         return " ".join(self.folder.parts[-3:])
 
     @property
+    def device(self) -> str:
+        """Where it is to learn: auto, cpu or gpu."""
+        return str(self.asked["settings"]["device"])
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether it learns on a GPU where there is one; left to itself a run on vectors keeps to its core."""
+        return self.device == "gpu" or (self.device == "auto" and self.kind == "image")
+
+    @property
     def group(self) -> tuple[str, str]:
         """Runs of one group take the same time per step: they differ in their seed alone."""
         return self.folder.parts[-3], self.folder.parts[-2]
@@ -110,7 +120,7 @@ def _check_kind(job: Job) -> _Kind:
 def check_memory(runs: Sequence[Run], workers: int) -> None:
     """Refuse as many replays side by side as do not fit, before the kernel does."""
     on_gpu = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
-    sizes = sorted(r.replay_bytes for r in runs if r.state == "waiting" and not (on_gpu and r.kind == "image"))
+    sizes = sorted(r.replay_bytes for r in runs if r.state == "waiting" and not (on_gpu and r.may_use_gpu))
     needed, free = sum(sizes[-workers:]), device.free_memory()
     if free is not None and needed > 0.9 * free:
         raise UserError(
@@ -134,8 +144,9 @@ def inspect(run: Run) -> None:
         return
     config = read_config(run.folder)
     found = {key: config.get(key) for key in run.asked}
-    if isinstance(found.get("settings"), dict):  # those that are newer than the run have their defaults
-        found["settings"] = _defaults(run.job.algo) | found["settings"]
+    settings = found["settings"]
+    if isinstance(settings, dict):  # those that are newer than the run have their defaults
+        found["settings"] = _defaults(run.job.algo) | settings
     if found != run.asked:
         raise UserError(
             f"{run.folder} holds another run than asked for ({_difference(found, run.asked)}); "
