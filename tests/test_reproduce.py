@@ -115,6 +115,12 @@ def test_failed_runs_are_left_open_in_the_table(sweep, tmp_path):
     assert "no task has finished runs of every algorithm yet" in text
 
 
+def test_a_table_that_cannot_be_written_is_one_line(sweep, tmp_path):
+    (tmp_path / "table.csv").mkdir()
+    result = call("reproduce", "evolution-of-ess", tmp_path, "--seeds", "1", "--scale", "0.001")
+    assert f"{tmp_path / 'table.csv'} cannot be written: Is a directory" in complaint(result)
+
+
 def test_variants_and_logged_quantities(sweep, tmp_path):
     assert call("reproduce", "evolution-of-ess", tmp_path, "--seeds", "2", "--scale", "0.001").code == 0
     rows = table(tmp_path)
