@@ -143,3 +143,14 @@ def test_p3os_own_ordering_is_against_every_baseline():
 def test_no_ordering_is_reproduced_where_the_paper_has_p3o_behind():
     scores = {"p3o": [5.0] * 5, "ppo": [1.0] * 5}  # Freeway: the paper has P3O 0 and PPO 32.83
     assert verdicts("FreewayNoFrameskip-v4", scores) == {"p3o": "exceeds", "ppo": "not reproduced"}
+
+
+def test_an_ordering_takes_enough_seeds_on_both_sides():
+    low = [1500.0 + i for i in range(5)]
+    few = verdicts("HalfCheetah-v4", {"p3o": low, "a2c": [100.0] * 4})
+    assert few == {"p3o": "not reproduced", "a2c": "no verdict"}
+    other = verdicts("HalfCheetah-v4", {"p3o": low[:4], "a2c": [100.0] * 5})
+    assert other == {"p3o": "no verdict", "a2c": "not reproduced"}
+    # a baseline with too few seeds takes nothing from one with enough
+    three = {"p3o": low, "a2c": [100.0] * 5, "ppo": [3000.0] * 4}
+    assert verdicts("HalfCheetah-v4", three)["p3o"] == "ordering reproduced"

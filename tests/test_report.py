@@ -137,7 +137,7 @@ def test_zero_episodes_and_one_episode(tmp_path):
     page = page_of(write_run(tmp_path / "none", updates=""))
     assert "No episode has ended yet" in page
     assert "the final score does not exist yet" in page
-    assert "its files end at step 0 of 1,000" not in page  # too short a run to tell from its files
+    assert "its files end at step 0 of 1,000" in page
     page = page_of(write_run(tmp_path / "one", [(40, -7.25)]))
     assert "Only one episode has ended; its return was -7.25." in page
     assert "the final score rests on 1." in page

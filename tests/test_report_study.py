@@ -21,7 +21,7 @@ from p3o.report import write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
-from p3o.report.find import Group, find_study, score
+from p3o.report.find import Group, find_study, score, window_at
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
 from p3o.report.words import summary
@@ -124,6 +124,28 @@ def test_the_score_at_a_step_is_the_mean_of_the_last_hundred_episodes_before_it(
     np.testing.assert_allclose(curve, [there[-100:].mean(), returns[-100:].mean(), np.nan])
     early = curve_of(run, "time", np.array([5000 / 4000]))  # 4,000 steps a second; times are rounded to 0.01 s
     assert early[0] == pytest.approx(there[-100:].mean(), rel=0.02)
+
+
+def test_episodes_that_ended_past_the_total_are_in_no_score(tmp_path):
+    """A run ends with the iteration that gets to its total, and so a little after it."""
+    folder = write_run(tmp_path / "runs" / "0", episodes=120)
+    before = score(load_run(folder), 10_000)
+    with (folder / "episodes.csv").open("a") as file:
+        file.writelines(f"{10_000 + i},0,1e6,10,3\n" for i in range(1, 40))
+    with (folder / "updates.csv").open("a") as file:
+        file.write("10050" + 14 * ",1" + "\n")
+    run = load_run(folder)
+    assert run.last_step == 10_050
+    assert score(run, 10_000) == before
+    assert window_at(run, 10_000) == 100
+    late = write_run(tmp_path / "runs" / "1", seed=1)
+    (late / "episodes.csv").write_text("step,env,return,length,seconds\n10001,0,5,9,3\n")
+    assert np.isnan(score(load_run(late), 10_000))
+    assert load_run(late).is_finished
+    results = Results(find_study(tmp_path / "runs"))
+    assert results.final["CartPole-v1"][Group("p3o", "default", "")].tolist() == [before]
+    said = "1 of 2 runs has no episode that had ended where they are compared, so no score: P3O on CartPole-v1 seed 1."
+    assert said in cautions(results)
 
 
 def test_the_band_is_one_standard_deviation_over_seeds(sweep):
@@ -350,6 +372,29 @@ def test_what_a_sweep_says_of_runs_that_are_not_there(tmp_path):
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(UserError, match=r"sweep\.json: damaged"):
         find_study(tmp_path)
+
+
+def test_a_run_that_its_sweep_calls_failed_is_not_in_the_score_at_the_end(tmp_path):
+    root = write_sweep(tmp_path / "sweep", ["CartPole-v1"], ["p3o"], 2)
+    folders = [f"CartPole-v1/p3o-default/seed-{seed}" for seed in range(2)]
+    states = ("failed", "finished")
+    entries = [
+        {"algo": "p3o", "env": "CartPole-v1", "seed": i, "folder": folders[i], "state": states[i]} for i in range(2)
+    ]
+    (root / "sweep.json").write_text(json.dumps({"format": 1, "runs": entries}))
+    results = Results(find_study(root))
+    assert table(results, "scores").rows[0][2].value == pytest.approx(last_hundred(root / folders[1]))
+    assert [row[-1].text for row in run_table(results).rows] == ["no", "yes"]
+    assert "1 of 2 runs is not finished" in "\n".join(cautions(results))
+
+
+def test_a_run_that_raised_early_is_not_finished(tmp_path):
+    """Its total is shorter than a logging interval, so updates.csv has no line."""
+    folder = write_run(tmp_path / "run", steps=5000)
+    (folder / "updates.csv").write_text("step,ess\n")
+    lines = (folder / "episodes.csv").read_text().splitlines(keepends=True)
+    (folder / "episodes.csv").write_text("".join(lines[:20]))
+    assert table(Results(find_study(folder)), "scores").rows[0][2].text == "–"
 
 
 def test_an_unfinished_seed_is_not_in_the_score_at_the_end(tmp_path):

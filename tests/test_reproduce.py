@@ -115,6 +115,12 @@ def test_failed_runs_are_left_open_in_the_table(sweep, tmp_path):
     assert "no task has finished runs of every algorithm yet" in text
 
 
+def test_a_table_that_cannot_be_written_is_one_line(sweep, tmp_path):
+    (tmp_path / "table.csv").mkdir()
+    result = call("reproduce", "evolution-of-ess", tmp_path, "--seeds", "1", "--scale", "0.001")
+    assert f"{tmp_path / 'table.csv'} cannot be written: Is a directory" in complaint(result)
+
+
 def test_variants_and_logged_quantities(sweep, tmp_path):
     assert call("reproduce", "evolution-of-ess", tmp_path, "--seeds", "2", "--scale", "0.001").code == 0
     rows = table(tmp_path)
@@ -178,6 +184,34 @@ def test_a_checkpoint_that_a_run_has_not_reached_has_no_score(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"steps": job.steps}))
     (result,) = scores.collect(experiment, tmp_path, [0], 1.0)
     assert [s.size for s in result.scores] == [1, 1, 0]
+
+
+def test_runs_that_were_cut_or_failed_are_neither_finished_nor_scored(tmp_path):
+    experiment = catalog.find("mujoco-table")._replace(cells=catalog.MUJOCO_TABLE[:1])
+    cut, failed, whole = experiment.jobs([0, 1, 2], 0.01)
+    for job in (cut, failed, whole):
+        write_run(run_folder(tmp_path, job), job, 1000.0)
+    for name in ("episodes.csv", "updates.csv"):
+        file = run_folder(tmp_path, cut) / name
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(lines[: 1 + 9 * (len(lines) - 1) // 10]))  # to step 27,000 of 30,000
+    entry = {"algo": "p3o", "env": failed.env, "seed": 1, "state": "failed"}
+    entry["folder"] = run_folder(tmp_path, failed).relative_to(tmp_path).as_posix()
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "runs": [entry]}))
+    (result,) = scores.collect(experiment, tmp_path, [0, 1, 2], 0.01)
+    assert (result.finished, [s.size for s in result.scores]) == (1, [3, 3, 1])
+
+
+def test_episodes_past_the_total_are_in_no_score(tmp_path):
+    experiment = catalog.find("mujoco-table")._replace(cells=catalog.MUJOCO_TABLE[:1])
+    jobs = experiment.jobs([0, 1], 0.01)
+    for job in jobs:
+        write_run(run_folder(tmp_path, job), job, 1000.0, episodes=90 if job.seed else 120)
+        with (run_folder(tmp_path, job) / "episodes.csv").open("a") as file:
+            file.writelines(f"{job.steps + i},0,1e6,10,500\n" for i in range(1, 30))
+    (result,) = scores.collect(experiment, tmp_path, [0, 1], 0.01)
+    assert result.final == pytest.approx([1000 * 70.5 / 120, 1000 * 45.5 / 90], rel=1e-4)
+    assert result.short == 1  # 119 episodes in all, 90 of them in time
 
 
 def test_list_experiments(tmp_path):

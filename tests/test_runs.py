@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p3o.errors import UserError
-from p3o.runs import format_clock, format_number, format_return, load_run, metric, window_mean
+from p3o.runs import failed_folders, format_clock, format_number, format_return, load_run, metric, window_mean
 
 CONFIG = {
     "format": 1,
@@ -89,11 +89,32 @@ def test_a_written_nan_is_told_from_an_empty_cell(tmp_path):
     assert run.non_finite == ("updates.csv: kl", "updates.csv: ess")
 
 
-@pytest.mark.parametrize(("last", "is_finished"), [(300, True), (200, False)])
-def test_a_run_is_finished_within_one_logging_interval_of_its_total(tmp_path, last, is_finished):
-    lines = "".join(f"{step},1\n" for step in range(100, last + 1, 100))  # the interval is 100, the total 400
-    run = load_run(write_run(tmp_path / "run", episodes="", updates=f"step,ess\n{lines}"))
+@pytest.mark.parametrize(("last", "is_finished"), [(416, True), (400, True), (384, False), (0, False)])
+def test_a_run_is_finished_when_its_last_update_line_is_at_the_total(tmp_path, last, is_finished):
+    lines = "".join(f"{step},1\n" for step in (200, last) if last)  # the total is 400
+    episodes = EPISODES + "399,0,1,100,3.0\n"
+    run = load_run(write_run(tmp_path / "run", episodes=episodes, updates=f"step,ess\n{lines}"))
     assert run.is_finished is is_finished
+
+
+def test_a_packed_run_is_finished_when_its_last_episode_ended_near_the_total(tmp_path):
+    for steps, is_finished in ((10_200, True), (10_201, False)):
+        path = write_run(tmp_path / f"{steps}", config=CONFIG | {"steps": steps})
+        (path / "updates.csv").unlink()
+        assert load_run(path).is_finished is is_finished
+    (path / "episodes.csv").unlink()  # it has only begun: nothing is packed here
+    assert not load_run(path).is_finished
+
+
+def test_runs_that_a_sweep_calls_failed(tmp_path):
+    assert failed_folders(tmp_path / "sweep.json") == set()
+    entry = {"folder": "a", "state": "failed", "algo": "p3o", "env": "Hopper-v5", "seed": 0}
+    (tmp_path / "sweep.json").write_text(json.dumps({"runs": [entry, entry | {"folder": "b", "state": "finished"}]}))
+    assert failed_folders(tmp_path / "sweep.json") == {tmp_path / "a"}
+    for damaged in ("[", "[]", '{"runs": 3}', '{"runs": [{"folder": "a"}]}', '{"runs": [3]}'):
+        (tmp_path / "sweep.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"sweep\.json: damaged, not the index of a sweep"):
+            failed_folders(tmp_path / "sweep.json")
 
 
 @pytest.mark.parametrize(

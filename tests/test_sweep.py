@@ -166,6 +166,19 @@ def test_a_replay_for_each_worker_has_to_fit(tmp_path, monkeypatch):
     jobs = [Job("CartPole-v1", "p3o", seed=seed) for seed in range(40)]
     with pytest.raises(UserError, match="lower it with --workers N"):
         sweeps.run(jobs, tmp_path / "out", workers=40)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there_is_missed_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    said = complaint(call("sweep", tmp_path / "out", *DESIGN, "--set", "device=gpu"))
+    assert said.startswith("p3o: setting device: gpu was asked for and JAX finds none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_looks_for_a_gpu_that_nobody_asked_for(alone, monkeypatch):
+    monkeypatch.setattr("p3o.sweeps.local.has_gpu", lambda: pytest.fail("looked for a GPU"))
+    assert call("sweep", alone, *DESIGN).code == 0
 
 
 def test_a_folder_of_its_own(tmp_path, alone):
@@ -224,7 +237,7 @@ def test_finished_runs_are_skipped_and_a_larger_design_adds_to_them(alone, tmp_p
     [
         (("--steps", "7000"), "steps is 6000 there, 7000 here"),
         (("--set", "gamma=0.5"), "settings gamma is 0.99 there, 0.5 here"),
-        (("--env-set", "sutton_barto_reward=true"), "env kwargs sutton_barto_reward is None there, True here"),
+        (("--env-set", "sutton_barto_reward=true"), "env kwargs sutton_barto_reward is missing there, True here"),
         (("--eval-every", "100"), "eval_every is None there, 100 here"),
     ],
 )
@@ -234,6 +247,36 @@ def test_a_run_that_differs_from_what_is_asked_is_refused(words, said, alone):
     assert said in complaint(result)
     assert "CartPole-v1/a2c-default/seed-" in result.err
     assert tree(alone) == before
+
+
+def edited(alone, out, change):
+    """The sweep with its first run's config.json changed."""
+    shutil.copytree(alone, out)
+    file = out / runs(out)[0] / "config.json"
+    config = json.loads(file.read_text())
+    change(config)
+    file.write_text(json.dumps(config))
+    return out
+
+
+def test_a_run_from_before_a_setting_existed_goes_on(alone, tmp_path):
+    out = edited(alone, tmp_path / "out", lambda config: config["settings"].pop("device"))
+    result = call("sweep", out, *DESIGN)
+    assert (result.code, result.out) == (0, f"{out}\n"), result.err
+    said = complaint(call("sweep", out, *DESIGN, "--set", "device=cpu"))
+    assert "settings device is 'auto' there, 'cpu' here" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda config: config["env"].pop("kwargs"), "env kwargs is missing there, {} here"),
+        (lambda config: config["settings"].update(gone=None), "settings gone is None there, missing here"),
+        (lambda config: config.update(settings=3), "settings is 3 there"),
+    ],
+)
+def test_what_is_missing_on_one_side_is_told(change, said, alone, tmp_path):
+    assert said in complaint(call("sweep", edited(alone, tmp_path / "out", change), *DESIGN))
 
 
 def test_a_strange_folder_in_a_runs_place_is_refused(tmp_path):

@@ -1,7 +1,11 @@
 """The parts of a sweep by themselves: designs, the schedule, what is shown, and files on their way from a node."""
 
+import contextlib
+import errno
 import io
 import shutil
+import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +17,14 @@ from rich.console import Console
 from p3o import checkpoint, session
 from p3o.display import make_display
 from p3o.errors import UserError
+from p3o.folder import lock
 from p3o.jobs import Job
 from p3o.signals import StopSignals
 from p3o.sweeps import board as boards
-from p3o.sweeps import parcels, plan, schedule
+from p3o.sweeps import cluster, local, parcels, plan, schedule
 from p3o.sweeps.design import read_file
 from p3o.sweeps.local import Event
-from p3o.sweeps.worker import Reporter
+from p3o.sweeps.worker import Reporter, wait_for_lock
 
 DESIGN = """
 seeds = 2
@@ -119,9 +124,43 @@ def test_a_single_seed_in_a_list_is_that_seed(tmp_path):
     assert [job.seed for job in jobs] == [4]
 
 
-def make_run(name="seed-0", steps=1000, out=Path("out"), **fields):
+def make_run(name="seed-0", steps=1000, out=Path("out"), kind="vector", device="auto", replay_bytes=0, **fields):
     folder = out / "CartPole-v1" / fields.pop("algo", "a2c-default") / name
-    return plan.Run(Job("CartPole-v1", "a2c", steps), folder, {}, "vector", 0, 1e-3, **fields)
+    asked = {"settings": {"device": device}}
+    return plan.Run(Job("CartPole-v1", "a2c", steps), folder, asked, kind, replay_bytes, 1e-3, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "share"),
+    [
+        ("vector", "auto", 0),
+        ("vector", "cpu", 0),
+        ("vector", "gpu", 0.5),
+        ("image", "auto", 0.5),
+        ("image", "cpu", 0),
+        ("image", "gpu", 0.5),
+    ],
+)
+def test_who_gets_a_gpu(kind, device, share, monkeypatch):
+    """Locally the variable that hides it is not set, on Ray it has a share, and its replay is not in host memory."""
+    run = make_run(kind=kind, device=device, replay_bytes=100)
+    assert ("JAX_PLATFORMS" in local.single_thread_variables(run.may_use_gpu)) == (not share)
+    two_gpus = types.SimpleNamespace(_cluster=lambda: {"GPU": 2.0}, capacity=4)
+    assert cluster.RayEngine._gpu_share(two_gpus, run) == share
+    monkeypatch.setattr(plan, "find_spec", lambda name: name)  # JAX for GPUs is installed
+    monkeypatch.setattr("p3o.device.free_memory", lambda: 50)
+    with contextlib.nullcontext() if share else pytest.raises(UserError, match="of memory are free"):
+        plan.check_memory([run], 1)
+
+
+def test_a_run_that_began_on_a_gpu_goes_on_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "has_gpu", lambda: False)
+    run = make_run(out=tmp_path, device="gpu")
+    with pytest.raises(UserError, match="JAX finds none"):
+        local.check_gpu([run])
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.json").write_text("{}")
+    local.check_gpu([run])
 
 
 def test_the_longest_comes_first_by_measured_speed_where_there_is_one():
@@ -329,3 +368,68 @@ def test_a_sweep_killed_while_it_unpacks_can_go_on_at_every_moment(stages, tmp_p
         assert differences(folder, home) == []
         shutil.rmtree(home)
     assert moments >= 3  # data, index, model
+
+
+class FakeRay:
+    """Ray as far as `poll` needs it: one task, what lies in the mailbox, and the task's result once it has ended."""
+
+    exceptions = types.SimpleNamespace(
+        RayError=RuntimeError, RayActorError=KeyError, RaySystemError=KeyError, GetTimeoutError=KeyError
+    )
+
+    def __init__(self, posted=(), result=None):
+        self.contents = {"posted": list(posted), "task": result}
+        self.ended = ["task"] if result else []
+        self.cancelled = []
+
+    def get(self, reference, timeout):
+        return self.contents[reference]
+
+    def wait(self, tasks, num_returns, timeout):
+        return self.ended, []
+
+    def cancel(self, task, force):
+        self.cancelled.append(task)
+
+
+PARCEL = parcels.Parcel([], [])
+FINISHED = ({"kind": "finished", "step": 1000}, PARCEL, "log")
+
+
+@pytest.mark.parametrize(
+    ("ray", "cancelled"),
+    [
+        (FakeRay([("token", PARCEL), ("token", PARCEL)]), ["task"]),
+        (FakeRay([("token", PARCEL)], FINISHED), ["task"]),
+        (FakeRay([], FINISHED), []),
+    ],
+)
+def test_files_that_find_no_room_fail_their_run(ray, cancelled, tmp_path, monkeypatch):
+    def full(parcel, folder):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder / "episodes.csv"))
+
+    monkeypatch.setattr(cluster, "unpack", full)
+    run, released = make_run(out=tmp_path), []
+    engine = object.__new__(cluster.RayEngine)
+    engine._ray, engine._begun, engine._tasks = ray, set(), {"task": (run, "token")}
+    call_of = types.SimpleNamespace
+    engine._mailbox = call_of(take=call_of(remote=lambda: "posted"), forget=call_of(remote=released.append))
+    engine._locks = {run.folder: contextlib.ExitStack()}
+    reason = f"{run.folder / 'episodes.csv'} cannot be written: No space left on device"
+    assert engine.poll(0.0) == [Event(run, {"kind": "failed", "reason": reason})]
+    assert (engine.runs, engine._locks, released, ray.cancelled) == ([], {}, ["token"], cancelled)
+
+
+def test_a_folder_that_cannot_be_locked_is_not_waited_for(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    started = time.monotonic()
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+        wait_for_lock(tmp_path)
+    assert time.monotonic() - started < 5
+
+
+def test_a_folder_in_use_is_waited_for(tmp_path):
+    with lock(tmp_path):
+        started = time.monotonic()
+        wait_for_lock(tmp_path, 0.3)
+    assert time.monotonic() - started >= 0.3

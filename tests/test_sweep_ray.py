@@ -49,9 +49,10 @@ def alone(tmp_path_factory):
 
 
 def test_a_worker_killed_in_the_middle(alone, tmp_path):
-    process = begin(tmp_path / "out", *DESIGN, "--ray", "local")
+    process = begin(tmp_path / "out", *DESIGN, "--ray", "local", "--workers", 1)  # the task is the one with the files
     wait_for(lambda: checkpoints(tmp_path / "out"), 120)
-    os.kill(wait_for(lambda: tasks_of(process.pid))[0], signal.SIGKILL)
+    (task,) = wait_for(lambda: tasks_of(process.pid))
+    os.kill(task, signal.SIGKILL)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (0, f"{tmp_path / 'out'}\n"), err
     (again,) = (line for line in err.splitlines() if line.startswith("again "))

@@ -16,6 +16,10 @@ WORKER_LOG = "worker.log"  # what a sweep's process printed
 LEFTOVERS = (".lock", "config.json.tmp", WORKER_LOG)  # of a run that was killed before it was one
 
 
+class FolderInUse(UserError):
+    """Another process holds the folder; it may let go of it."""
+
+
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """One writer a folder; the lock goes with the process, however it ends."""
@@ -27,7 +31,7 @@ def lock(folder: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise UserError(f"{folder} is being written by another process or agent") from None
+        raise FolderInUse(f"{folder} is being written by another process or agent") from None
     except OSError:
         pass  # a file system without locks
     try:

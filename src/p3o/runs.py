@@ -16,6 +16,7 @@ from p3o.errors import UserError
 Array = NDArray[Any]
 KNOWN_FORMAT = 1
 SCORE_WINDOW = 100  # episodes in the score of a run
+PACKED_SLACK = 10_000  # steps before its total at which the last episode of a packed run may have ended
 EPISODE_COLUMNS = ("step", "env", "return", "length", "seconds")
 EVALUATION_COLUMNS = ("step", "episode", "return", "length")
 WHOLE_COLUMNS = frozenset({"step", "env", "length", "episode"})
@@ -107,6 +108,8 @@ class Run:
     updates: dict[str, Array]  # column -> float, NaN where the cell is empty
     evaluations: dict[str, Array] | None  # step, episode, return_, length
     non_finite: tuple[str, ...] = ()  # "updates.csv: kl" where a cell says nan or inf (an empty cell does not)
+    is_packed: bool = False  # its episodes were kept, its updates.csv was not
+    is_failed: bool = False  # its sweep says so
 
     @property
     def env_id(self) -> str:
@@ -120,10 +123,15 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the lines reach the asked total, give or take the logging interval that may be cut at the end."""
+        """Whether the last line of updates.csv, which a run writes at its end, is at the asked total.
+
+        A packed run has none; its last episode has to have ended near the total.
+        """
+        if self.is_failed:
+            return False
         lines = self.updates["step"]
-        interval = np.diff(lines, prepend=0).max() if lines.size else 10_000
-        return self.last_step + int(interval) >= self.config.get("steps", 0)
+        end = self.last_step + PACKED_SLACK if self.is_packed else lines[-1] if lines.size else 0
+        return bool(end >= self.config.get("steps", 0))
 
 
 def load_run(path: str | Path) -> Run:
@@ -146,7 +154,30 @@ def load_run(path: str | Path) -> Run:
         updates={name: column.astype(float) for name, column in updates.items()},
         evaluations=_read_csv(path / "evaluations.csv", EVALUATION_COLUMNS, non_finite) if has_evaluations else None,
         non_finite=tuple(non_finite),
+        is_packed=episodes["step"].size > 0 and not _stored(path / "updates.csv").exists(),
     )
+
+
+def failed_folders(index: Path) -> set[Path]:
+    """The folders of the runs that a sweep.json calls failed; none where there is no such file."""
+    return {index.parent / entry["folder"] for entry in read_sweep(index) if entry["state"] == "failed"}
+
+
+def read_sweep(index: Path) -> list[dict[str, Any]]:
+    """What a sweep.json says of each run; `UserError` where that cannot be told."""
+    if not index.exists():
+        return []
+    try:
+        entries = json.loads(read_text(index))["runs"]
+        for entry in entries:
+            if (
+                not all(isinstance(entry[key], str) for key in ("folder", "state", "algo", "env"))
+                or "seed" not in entry
+            ):
+                raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{_shown(index)}: damaged, not the index of a sweep") from error
+    return list(entries)
 
 
 def window_mean(steps: ArrayLike, returns: ArrayLike, at: ArrayLike, window: int = SCORE_WINDOW) -> Array:

@@ -10,7 +10,7 @@ from p3o.folder import command_line, lock, run_folder
 from p3o.jobs import Job
 from p3o.signals import StopSignals
 from p3o.sweeps.board import Board, make_board
-from p3o.sweeps.local import LocalPool, available_cores
+from p3o.sweeps.local import LocalPool, available_cores, check_gpu
 from p3o.sweeps.plan import Run, check_jobs, check_memory, check_out, inspect
 from p3o.sweeps.schedule import Engine, Ledger, Schedule
 
@@ -53,11 +53,14 @@ def run(
     with contextlib.ExitStack() as stack:
         engine = _make_engine(workers, ray, stack)
         stop = stack.enter_context(StopSignals())  # after the engine: Ray brings a handler of its own
-        _claim(out, stack)
         for each in runs:
             inspect(each)
         if ray is None:
+            check_gpu(runs)
             check_memory(runs, engine.capacity)
+        _claim(out, stack)
+        for each in runs:  # again: another sweep may have gone on until now
+            inspect(each)
         ledger = Ledger(out, runs, about or {})
         ledger.write()
         board = make_board(_title(runs, engine.capacity, ray))

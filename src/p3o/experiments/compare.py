@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from p3o import statistics
 from p3o.experiments.reference import paper_score, random_score
-from p3o.statistics import Estimate, Verdict
+from p3o.statistics import Array, Estimate, Verdict
 
 
 class Comparison(NamedTuple):
@@ -24,8 +24,8 @@ class Comparison(NamedTuple):
 def compare(env_id: str, scores: Mapping[str, ArrayLike], scale: float = 1.0) -> list[Comparison]:
     """Every algorithm of one task: `{algo: scores over seeds}` at the paper's number of steps times `scale`.
 
-    "Ordering reproduced" asks for P(P3O > baseline) above 0.5, on P3O's own row against every baseline, and is only
-    open where the paper has P3O ahead: elsewhere it would contradict the paper.
+    "Ordering reproduced" asks for P(P3O > baseline) above 0.5, on P3O's own row against every baseline that has seeds
+    enough, and is only open where the paper has P3O ahead: elsewhere it would contradict the paper.
     """
     groups = {algo: np.asarray(values, float).reshape(-1) for algo, values in scores.items()}
     ahead = _orderings(env_id, groups)
@@ -42,9 +42,10 @@ def compare(env_id: str, scores: Mapping[str, ArrayLike], scale: float = 1.0) ->
     return rows
 
 
-def _orderings(env_id: str, groups: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
-    """P(P3O > baseline) for the baselines that the paper has below P3O."""
+def _orderings(env_id: str, groups: Mapping[str, Array]) -> dict[str, Estimate]:
+    """P(P3O > baseline) for the baselines that the paper has below P3O, where both have seeds enough for a verdict."""
     best = paper_score(env_id, "p3o")
+    groups = {algo: values for algo, values in groups.items() if values.size >= statistics.MIN_SEEDS}
     if best is None or "p3o" not in groups:
         return {}
     result = {}

@@ -47,7 +47,11 @@ def _write(experiment: catalog.Experiment, out: Path, seeds: Sequence[int] | Non
     has_runs = any(result.final.size for result in results)
     if has_runs and not (out / "report.html").exists():
         write_report(out)
-    for file in tables.write(experiment, results, out, scale):
+    try:
+        files = tables.write(experiment, results, out, scale)
+    except OSError as error:
+        raise UserError(f"{error.filename or out} cannot be written: {error.strerror}") from None
+    for file in files:
         print(f"written: {file}", file=sys.stderr)
 
 

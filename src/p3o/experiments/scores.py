@@ -1,6 +1,7 @@
 """The runs of an experiment, read back: one score a seed at every checkpoint."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from p3o.errors import UserError
 from p3o.experiments.catalog import Cell, Experiment, checkpoints
 from p3o.folder import run_folder
 from p3o.jobs import Job
-from p3o.runs import SCORE_WINDOW, Run, load_run, window_mean
+from p3o.runs import SCORE_WINDOW, Run, failed_folders, load_run, window_mean
 from p3o.statistics import Array
 
 
@@ -33,27 +34,28 @@ class Result(NamedTuple):
 
 def collect(experiment: Experiment, out: Path, seeds: Sequence[int] | None, scale: float) -> list[Result]:
     """Every cell of an experiment with what is there of it under `out`; a folder that cannot be read is an error."""
-    return [_collect_cell(cell, out, seeds, scale) for cell in experiment.cells]
+    failed = failed_folders(out / "sweep.json")
+    return [_collect_cell(cell, out, seeds, scale, failed) for cell in experiment.cells]
 
 
-def _collect_cell(cell: Cell, out: Path, seeds: Sequence[int] | None, scale: float) -> Result:
+def _collect_cell(cell: Cell, out: Path, seeds: Sequence[int] | None, scale: float, failed: set[Path]) -> Result:
     jobs, steps = cell.jobs(seeds, scale), checkpoints(cell, scale)
     folders = [run_folder(out, job) for job in jobs]
-    runs = [load_run(folder) for folder in folders if (folder / "config.json").exists()]
+    there = [folder for folder in folders if (folder / "config.json").exists()]
+    runs = [replace(load_run(folder), is_failed=folder in failed) for folder in there]
     table = np.array([[_score(run, step) for step in steps] for run in runs]).reshape(len(runs), len(steps))
     scores = tuple(column[np.isfinite(column)] for column in table.T)
-    short = sum(run.episodes["step"].size < SCORE_WINDOW for run in runs)
+    short = sum(int((run.episodes["step"] <= steps[-1]).sum()) < SCORE_WINDOW for run in runs)
     finished = sum(run.is_finished for run in runs)
     return Result(cell, steps, scores, len(jobs), finished, short, tuple(run.updates for run in runs))
 
 
 def _score(run: Run, step: int) -> float:
-    """Mean of the last 100 episodes at a checkpoint, NaN before the run has come so far."""
+    """Mean of the last 100 episodes that ended at or before a checkpoint, NaN before the run has come so far."""
     is_end = step == run.config.get("steps")
-    if run.last_step < step and not (is_end and run.is_finished):
+    if not (run.is_finished if is_end else run.last_step >= step):
         return np.nan
-    # a run ends with the first whole iteration at or past its total
-    return float(window_mean(run.episodes["step"], run.episodes["return_"], run.last_step if is_end else step))
+    return float(window_mean(run.episodes["step"], run.episodes["return_"], step))
 
 
 def count_finished(jobs: Iterable[Job], out: Path) -> int:

@@ -21,7 +21,12 @@ def cautions(results: Results) -> list[str]:
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
         _runs_with(
             results,
-            lambda run: window_at(run, study.common_steps(run.env_id)) < SCORE_WINDOW,
+            lambda run: not window_at(run, study.common_steps(run.env_id)),
+            "have no episode that had ended where they are compared, so no score",
+        ),
+        _runs_with(
+            results,
+            lambda run: 0 < window_at(run, study.common_steps(run.env_id)) < SCORE_WINDOW,
             f"have fewer than {SCORE_WINDOW} episodes where they are compared, so their scores rest on fewer",
         ),
         *_missing_seeds(results),

@@ -1,17 +1,16 @@
 """From paths to runs, and from runs to the groups that are compared."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from p3o.errors import UserError
-from p3o.runs import SCORE_WINDOW, Array, Run, load_run, read_text, window_mean
+from p3o.runs import SCORE_WINDOW, Array, Run, failed_folders, load_run, read_sweep, read_text, window_mean
 
 Paths = str | Path | Sequence[str | Path]
 DATA_FILES = ("episodes.csv", "episodes.csv.gz", "updates.csv", "updates.csv.gz")
@@ -86,23 +85,22 @@ def seed_of(run: Run) -> str:
 
 
 def score(run: Run, step: int) -> float:
-    """Mean of the last 100 episodes that ended at or before `step`; the whole run's at its own end.
+    """Mean of the last 100 episodes that ended at or before `step`.
 
-    NaN where the run has not come so far.
+    NaN where the run has not come so far, or where no episode had ended by then.
     """
     if not has_reached(run, step):
         return np.nan
-    step = run.last_step if step == asked_steps(run) else step  # it ends with the iteration that gets there
     return float(window_mean(run.episodes["step"], run.episodes["return_"], step))
 
 
 def has_reached(run: Run, step: int) -> bool:
-    return run.last_step >= step or (run.is_finished and step <= asked_steps(run))
+    """Whether everything up to `step` is there; at its own end a run has to have finished."""
+    return run.is_finished if step == asked_steps(run) else run.last_step >= step
 
 
 def window_at(run: Run, step: int) -> int:
     """How many episodes the score at `step` rests on."""
-    step = run.last_step if step == asked_steps(run) else step
     return min(int(np.searchsorted(run.episodes["step"], step, side="right")), SCORE_WINDOW)
 
 
@@ -114,7 +112,7 @@ def find_study(paths: Paths) -> Study:
     found: list[tuple[Path, Run]] = []
     for root in given:
         found += [(root, run) for run in _runs_under(root)]
-    kept = _without_copies(found)
+    kept = _without_copies(_with_failures(found, given))
     names = _source_names(given)
     keys = [(root, _group(run), run) for root, run in kept]
     clashing = _clashing(keys)
@@ -131,18 +129,27 @@ def find_study(paths: Paths) -> Study:
 def _told_by_sweeps(roots: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What every sweep.json under the paths says of runs that are not there and of runs that failed."""
     absent, failed = [], []
-    for file in dict.fromkeys(file for root in roots for file in sorted(root.rglob("sweep.json"))):
-        try:
-            entries = json.loads(read_text(file))["runs"]
-            for entry in entries:
-                name = f"{entry['algo']} on {entry['env']} seed {entry['seed']}"
-                if not (file.parent / entry["folder"] / "config.json").exists():
-                    absent.append(name)
-                if entry["state"] == "failed":
-                    failed.append(f"{name} ({entry.get('reason') or 'no reason given'})")
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file}: damaged, not the index of a sweep") from error
+    for file in _indices(roots):
+        for entry in read_sweep(file):
+            name = f"{entry['algo']} on {entry['env']} seed {entry['seed']}"
+            if not (file.parent / entry["folder"] / "config.json").exists():
+                absent.append(name)
+            if entry["state"] == "failed":
+                failed.append(f"{name} ({entry.get('reason') or 'no reason given'})")
     return tuple(absent), tuple(failed)
+
+
+def _indices(roots: list[Path]) -> list[Path]:
+    """Every sweep.json under the paths."""
+    return list(dict.fromkeys(file for root in roots for file in sorted(root.rglob("sweep.json"))))
+
+
+def _with_failures(runs: list[tuple[Path, Run]], roots: list[Path]) -> list[tuple[Path, Run]]:
+    """Runs that their sweep calls failed are marked as such."""
+    failed = {folder.resolve() for file in _indices(roots) for folder in failed_folders(file)}
+    return [
+        (root, replace(run, is_failed=True) if failed and run.path.resolve() in failed else run) for root, run in runs
+    ]
 
 
 def _runs_under(root: Path) -> list[Run]:
@@ -196,7 +203,7 @@ def _bare_run(file: Path) -> Run:
         "env": {"id": file.parent.parent.name},
     }
     episodes = {"step": rows[:, 0].astype(np.int64), "return_": rows[:, 1], "length": unknown, "seconds": unknown}
-    return Run(file, config, episodes, {"step": np.empty(0)}, None)
+    return Run(file, config, episodes, {"step": np.empty(0)}, None, is_packed=True)
 
 
 def _without_copies(found: list[tuple[Path, Run]]) -> list[tuple[Path, Run]]:

@@ -138,6 +138,15 @@ def _found_by_auto() -> str | None:
         return None
 
 
+def _unpacked(parcel: Parcel, folder: Path) -> str | None:
+    """Write a parcel; returns why that could not be done, a full disk for instance."""
+    try:
+        unpack(parcel, folder)
+    except OSError as error:
+        return f"{error.filename or folder} cannot be written: {error.strerror or error}"
+    return None
+
+
 class RayEngine:
     """Tasks on a cluster; retries are the sweep's, since a new attempt needs the files of the last checkpoint."""
 
@@ -174,24 +183,33 @@ class RayEngine:
         return self._resources
 
     def _gpu_share(self, run: Run) -> float:
-        """Image runs share the cluster's GPUs evenly."""
+        """Runs that may use them share the cluster's GPUs evenly."""
         gpus = self._cluster().get("GPU", 0.0)
-        if run.kind != "image" or not gpus:
+        if not run.may_use_gpu or not gpus:
             return 0.0
         return max(SMALLEST_GPU_SHARE, min(1.0, int(100 * gpus / self.capacity) / 100))
 
     def start(self, run: Run) -> None:
         self._claim(run.folder)
+        try:
+            files = read_all(run.folder)
+        except OSError as error:
+            self._locks.pop(run.folder).close()
+            raise UserError(f"{error.filename or run.folder} cannot be read: {error.strerror}") from None
         token = uuid.uuid4().hex
         self._mailbox.expect.remote(token)
-        options = {"num_gpus": self._gpu_share(run), "runtime_env": {"env_vars": single_thread_variables(run.kind)}}
+        variables = single_thread_variables(run.may_use_gpu)
+        options = {"num_gpus": self._gpu_share(run), "runtime_env": {"env_vars": variables}}
         told = assignment(run, run.folder, self._command)
-        task = self._task.options(**options).remote(told, read_all(run.folder), self._mailbox, token)
+        task = self._task.options(**options).remote(told, files, self._mailbox, token)
         self._tasks[task] = (run, token)
 
     def _claim(self, folder: Path) -> None:
         """Hold the lock of a run's folder while a node works on it."""
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be made: {error.strerror}") from None
         wait_for_lock(folder)
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock(folder))
@@ -208,21 +226,31 @@ class RayEngine:
             said = " ".join(str(error).split())
             raise RunStopped(f"the Ray cluster is gone: {said}; the same command goes on from the last files") from None
         for task in ended:
-            run, token = self._tasks.pop(task)
-            self._mailbox.forget.remote(token)
-            events.append(Event(run, self._result(task, run)))
-            self._locks.pop(run.folder).close()
+            if task in self._tasks:  # else it was given up just now
+                run, _ = self._tasks[task]
+                events.append(Event(run, self._result(task, run)))
+                self._let_go(task)
         return events
 
+    def _let_go(self, task: Any) -> None:
+        run, token = self._tasks.pop(task)
+        self._mailbox.forget.remote(token)
+        self._locks.pop(run.folder).close()
+
     def _empty_mailbox(self) -> list[Event]:
-        by_token = {token: run for run, token in self._tasks.values()}
+        by_token = {token: task for task, (_, token) in self._tasks.items()}
         events = []
         for token, content in self._ray.get(self._mailbox.take.remote(), timeout=ANSWER_SECONDS):
-            run = by_token.get(token)
-            if run is None:
+            task = by_token.get(token)
+            if task not in self._tasks:
                 continue
+            run, _ = self._tasks[task]
             if isinstance(content, Parcel):
-                unpack(content, run.folder)
+                trouble = _unpacked(content, run.folder)
+                if trouble is not None:  # its node would go on for nothing
+                    self._cancel(task)
+                    self._let_go(task)
+                    events.append(Event(run, {"kind": "failed", "reason": trouble}))
             elif content["kind"] == "begun":
                 self._begun.add(token)
             else:
@@ -238,14 +266,16 @@ class RayEngine:
             reason = f"its Ray task was lost: {lines[-1] if 'Traceback' in lines[0] else lines[0]}"
             self._append_log(run, reason + "\n")
             return {"kind": "died", "reason": reason}
-        unpack(parcel, run.folder)
+        trouble = _unpacked(parcel, run.folder)
         self._append_log(run, log)
-        return message
+        return message if trouble is None else {"kind": "failed", "reason": trouble}
 
     def _append_log(self, run: Run, text: str) -> None:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        with open(run.folder / WORKER_LOG, "a", encoding="utf-8") as log:
-            log.write(text)
+        """As far as there is room for it."""
+        with contextlib.suppress(OSError):
+            run.folder.mkdir(parents=True, exist_ok=True)
+            with open(run.folder / WORKER_LOG, "a", encoding="utf-8") as log:
+                log.write(text)
 
     def _start_over(self) -> list[Event]:
         """The mailbox was lost with its node: every run goes on from the files that had come out of it."""
@@ -256,12 +286,15 @@ class RayEngine:
 
     def _end_tasks(self) -> None:
         for task in self._tasks:
-            with contextlib.suppress(Exception):  # gone already
-                self._ray.cancel(task, force=True)
+            self._cancel(task)
         self._tasks.clear()
         for held in self._locks.values():
             held.close()
         self._locks.clear()
+
+    def _cancel(self, task: Any) -> None:
+        with contextlib.suppress(Exception):  # gone already
+            self._ray.cancel(task, force=True)
 
     def stop(self) -> None:
         """Ask every task to stop where its run can go on exactly; those that have not begun are taken back."""

@@ -35,13 +35,33 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def single_thread_variables(observation_kind: str) -> dict[str, str]:
-    """The environment variables of a process that is to use one core."""
+def single_thread_variables(may_use_gpu: bool) -> dict[str, str]:
+    """The environment variables of a process that is to use one core, and no GPU unless it may."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         flags = f"{flags} {SINGLE_THREAD_FLAGS}".strip()
     variables = dict.fromkeys(THREAD_VARIABLES, "1") | {"XLA_FLAGS": flags}
-    return variables | ({"JAX_PLATFORMS": "cpu"} if observation_kind == "vector" else {})
+    return variables | ({} if may_use_gpu else {"JAX_PLATFORMS": "cpu"})
+
+
+def own_paths() -> dict[str, str]:
+    """The environment variable with which another Python finds what this one finds."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
+def has_gpu() -> bool:
+    """Whether JAX finds a GPU; asked in another process, since this one would keep a part of its memory."""
+    code = "import sys; from p3o.placement import accelerators; sys.exit(not accelerators())"
+    variables = os.environ | own_paths() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    asked = subprocess.run([sys.executable, "-P", "-c", code], env=variables, capture_output=True, check=False)
+    return asked.returncode == 0
+
+
+def check_gpu(runs: Sequence[Run]) -> None:
+    """Refuse new runs that ask for a GPU where there is none; those that have begun go on without it."""
+    is_asked = any(r.device == "gpu" and not (r.folder / "config.json").exists() for r in runs)
+    if is_asked and not has_gpu():
+        raise UserError("setting device: gpu was asked for and JAX finds none; p3o[cuda] installs JAX for NVIDIA GPUs")
 
 
 def assignment(run: Run, folder: Path, command: list[str] | None) -> Assignment:
@@ -58,8 +78,7 @@ class Worker:
         self.unread = b""
         self.last: Message | None = None
         self.reader, writer = os.pipe()
-        paths = [path or os.getcwd() for path in sys.path]
-        variables = os.environ | single_thread_variables(run.kind) | {"PYTHONPATH": os.pathsep.join(paths)}
+        variables = os.environ | single_thread_variables(run.may_use_gpu) | own_paths()
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
             with open(run.folder / WORKER_LOG, "ab") as log:

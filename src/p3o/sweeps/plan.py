@@ -1,5 +1,7 @@
 """What a sweep has to do: every job checked before anything runs, and what its folder holds already."""
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,6 +29,7 @@ SIMULATOR_SECONDS = {  # of one environment step, by how the id begins
     "MountainCar": 10e-6,
 }
 OTHER_SIMULATOR_SECONDS = 50e-6
+MISSING = object()
 
 
 @dataclass
@@ -51,6 +54,16 @@ class Run:
     @property
     def name(self) -> str:
         return " ".join(self.folder.parts[-3:])
+
+    @property
+    def device(self) -> str:
+        """Where it is to learn: auto, cpu or gpu."""
+        return str(self.asked["settings"]["device"])
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether it learns on a GPU where there is one; left to itself a run on vectors keeps to its core."""
+        return self.device == "gpu" or (self.device == "auto" and self.kind == "image")
 
     @property
     def group(self) -> tuple[str, str]:
@@ -107,7 +120,7 @@ def _check_kind(job: Job) -> _Kind:
 def check_memory(runs: Sequence[Run], workers: int) -> None:
     """Refuse as many replays side by side as do not fit, before the kernel does."""
     on_gpu = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
-    sizes = sorted(r.replay_bytes for r in runs if r.state == "waiting" and not (on_gpu and r.kind == "image"))
+    sizes = sorted(r.replay_bytes for r in runs if r.state == "waiting" and not (on_gpu and r.may_use_gpu))
     needed, free = sum(sizes[-workers:]), device.free_memory()
     if free is not None and needed > 0.9 * free:
         raise UserError(
@@ -131,6 +144,9 @@ def inspect(run: Run) -> None:
         return
     config = read_config(run.folder)
     found = {key: config.get(key) for key in run.asked}
+    settings = found["settings"]
+    if isinstance(settings, dict):  # those that are newer than the run have their defaults
+        found["settings"] = _defaults(run.job.algo) | settings
     if found != run.asked:
         raise UserError(
             f"{run.folder} holds another run than asked for ({_difference(found, run.asked)}); "
@@ -139,6 +155,12 @@ def inspect(run: Run) -> None:
     run.step = run.saved_step = saved_step(run.folder)
     if run.step >= run.job.steps and _is_complete(run.folder, run.step):
         run.state = "finished"
+
+
+def _defaults(algo: str) -> dict[str, Any]:
+    """An algorithm's settings as config.json would hold them if nothing were set."""
+    config: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(algorithms.find(algo).config())))
+    return config
 
 
 def _is_complete(folder: Path, step: int) -> bool:
@@ -163,9 +185,10 @@ def _step_in(file: Path) -> int:
 def _difference(found: Any, asked: Any, name: str = "") -> str:
     """The first thing that differs: `settings gamma is 0.99, asked for 0.98`."""
     if isinstance(found, dict) and isinstance(asked, dict):
-        key = next(k for k in [*asked, *found] if found.get(k) != asked.get(k))
-        return _difference(found.get(key), asked.get(key), f"{name} {key}".strip())
-    return f"{name} is {found!r} there, {asked!r} here"
+        key = next(k for k in [*asked, *found] if found.get(k, MISSING) != asked.get(k, MISSING))
+        return _difference(found.get(key, MISSING), asked.get(key, MISSING), f"{name} {key}".strip())
+    there, here = ("missing" if value is MISSING else repr(value) for value in (found, asked))
+    return f"{name} is {there} there, {here} here"
 
 
 def seconds_left(run: Run, runs: Sequence[Run]) -> float:

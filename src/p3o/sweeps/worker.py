@@ -116,14 +116,14 @@ def _train(
 
 def wait_for_lock(folder: Path, seconds: float = LOCK_SECONDS) -> None:
     """Give a process of a killed sweep the time to stop; who holds the folder longer is named by what comes next."""
-    from p3o.folder import lock
+    from p3o.folder import FolderInUse, lock
 
     deadline = time.monotonic() + seconds
     while folder.exists() and time.monotonic() < deadline:
         try:
             with lock(folder):
                 return
-        except UserError:
+        except FolderInUse:
             time.sleep(0.1)
 
 
