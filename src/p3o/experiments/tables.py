@@ -141,7 +141,7 @@ def _quoted_table(results: Sequence[Result]) -> Iterator[str]:
 
 def _findings(experiment: Experiment, results: Sequence[Result]) -> Iterator[str]:
     """The numbers that the experiment's claims are about."""
-    if experiment.name in ("mujoco-table", "atari-table", "atari-wins", "curves"):
+    if experiment.name in ("mujoco-table", "atari-table", "atari-wins", "curves", "curves-mujoco", "curves-atari"):
         for suite in dict.fromkeys(r.cell.suite for r in results):
             yield from _suite_findings(suite, [r for r in results if r.cell.suite == suite])
     if experiment.name == "mujoco-table":
