@@ -21,6 +21,7 @@ from p3o.report import write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
+from p3o.report.departures import departures
 from p3o.report.find import Group, find_study, score
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
@@ -279,23 +280,59 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
     shape = {"episodes": 300, "steps": 3_000_000}
     write_sweep(tmp_path / "same", ["Hopper-v4"], ["p3o"], 5, {"p3o": 2 * printed}, **shape)
     (row,) = paper_table(Results(find_study(tmp_path / "same"))).rows
-    assert row[5].value == printed
-    assert row[7].text == "exceeds"
-    assert row[6].value == pytest.approx(row[4].value - printed)
+    assert row[6].value == printed
+    assert row[8].text == "exceeds"
+    assert row[7].value == pytest.approx(row[5].value - printed)
     write_sweep(tmp_path / "few", ["Hopper-v4"], ["p3o"], 2, {"p3o": 2 * printed}, **shape)
-    assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][7].text == "no verdict"
+    assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][8].text == "no verdict"
     levels = {"p3o": 0.2 * printed, "ppo": 0.1 * printed}
     write_sweep(tmp_path / "low", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
     ours, theirs = paper_table(Results(find_study(tmp_path / "low"))).rows
-    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "ordering reproduced")
+    assert (ours[8].text, theirs[8].text) == ("ordering reproduced", "ordering reproduced")
     levels = {"p3o": 0.1 * printed, "ppo": 0.2 * printed}
     write_sweep(tmp_path / "wrong", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
     ours, theirs = paper_table(Results(find_study(tmp_path / "wrong"))).rows
-    assert (ours[7].text, theirs[7].text) == ("not reproduced", "not reproduced")
+    assert (ours[8].text, theirs[8].text) == ("not reproduced", "not reproduced")
     write_sweep(tmp_path / "short", ["Hopper-v4"], ["p3o"], 5, steps=1_000_000)
     (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
-    assert row[7].text == "not comparable"
-    assert row[7].note == "0.333 of the paper's steps"
+    assert row[8].text == "not comparable"
+    assert row[8].note == "0.333 of the paper's steps"
+
+
+def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
+    printed = reference.paper_score("Hopper-v5", "p3o")
+    assert printed
+    settings = {"num_envs": 2, "gamma": 0.5, "learning_rate": 0.0003, "checkpoint_every": 7, "hidden_sizes": [100, 100]}
+    env = {"id": "Ant-v5", "kwargs": {"healthy_reward": 0.0}}
+    for seed in range(5):
+        shape = {"seed": seed, "episodes": 300, "steps": 3_000_000}
+        write_run(tmp_path / "a" / f"{seed}", "Hopper-v5", level=2 * printed, settings=settings, **shape)
+        write_run(tmp_path / "b" / f"{seed}", "Hopper-v5", "ppo", level=0.1 * printed, **shape)
+        write_run(tmp_path / "c" / f"{seed}", "Ant-v5", env=env, **shape)
+        write_run(tmp_path / "d" / f"{seed}", "Walker2d-v4", preset="paper", schedule_start=1_000_000, **shape)
+        write_run(tmp_path / "e" / f"{seed}", "Swimmer-v4", preset="paper", level=1e4, **shape)
+    results = Results(find_study(tmp_path))
+    rows = {(row[0].text, row[1].text): row for row in paper_table(results).rows}
+    hopper = rows["Hopper-v5", "P3O default"]
+    assert [hopper[i].text for i in (2, 7, 8)] == ["default", "–", "departure"]
+    assert hopper[8].note == "gamma 0.5, not 0.99"
+    assert hopper[8].mark == ""
+    assert rows["Hopper-v5", "PPO default"][8].text == "not reproduced"  # a departing P3O proves no ordering
+    assert rows["Ant-v5", "P3O default"][8].note == "environment's healthy_reward 0"
+    assert rows["Walker2d-v4", "P3O paper"][8].note == "schedules begun anew at step 1M"
+    assert rows["Swimmer-v4", "P3O paper"][8].text == "exceeds"
+    said = " ".join(summary(results))
+    assert "with our preset default, not the paper's settings, on -v5: 2 without a verdict" in said
+    assert "with the paper's settings on -v4: 1 exceeded and 1 without a verdict" in said
+    assert "Departures from the preset: P3O default on Ant-v5 (environment's healthy_reward 0); P3O" in said
+
+
+def test_the_settings_of_the_synthetic_runs_are_the_presets(tmp_path):
+    for i, algo in enumerate(("p3o", "ppo", "a2c", "a2cg")):
+        for preset in ("default", "paper"):
+            write_run(tmp_path / f"{i}-{preset}", "Hopper-v4", algo, preset=preset)
+    study = find_study(tmp_path)
+    assert {departures(study, task, group) for task, group in study.cells} == {()}
 
 
 def test_mujoco_and_atari_have_checkpoints(tmp_path):

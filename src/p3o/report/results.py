@@ -1,5 +1,6 @@
 """The numbers of a study: scores at checkpoints, what they say beside the paper, aggregates over tasks."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from p3o import statistics
 from p3o.experiments import reference
 from p3o.experiments.compare import compare
 from p3o.report.axes import short_count
+from p3o.report.departures import departures
 from p3o.report.find import Group, Study, score
 from p3o.runs import Array
 from p3o.statistics import Aggregates, Estimate, Profile, Verdict, WinEstimate
@@ -121,8 +123,8 @@ class Results:
     def beside_paper(self) -> list[PaperRow]:
         """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end.
 
-        A variant is a departure from the algorithm, so it has no number there. Algorithms are set against each other
-        within a preset and at the same step.
+        A variant is a departure from the algorithm, so it has no number there. A departure without a name gets no
+        verdict. Algorithms are set against each other within a preset and at the same step.
         """
         suites = {task: row.suite for task in self.study.tasks if (row := reference.find_task(task))}
         return [row for task, suite in suites.items() for row in self._paper_rows(task, reference.PAPER_STEPS[suite])]
@@ -137,10 +139,17 @@ class Results:
             scores = {
                 g: v for g, v in self.scores(task, step).items() if g in plain and (g.preset, g.source) == kin[:2]
             }
-            found = compare(task, {group.algo: values for group, values in scores.items()}, scale)
-            for (group, values), row in zip(scores.items(), found, strict=True):
-                if row.paper is not None and row.verdict and self.study.asked(task, group) == kin[2]:
-                    rows.append(PaperRow(task, group, step, values, row.paper, row.verdict))
+            printed = {group for group in scores if reference.paper_score(task, group.algo) is not None}
+            departing = {g: why for g in scores if g in printed and (why := departures(self.study, task, g))}
+            true = {group: values for group, values in scores.items() if group not in departing}
+            found = dict(zip(true, compare(task, {g.algo: v for g, v in true.items()}, scale), strict=True))
+            for group, values in scores.items():
+                paper = reference.paper_score(task, group.algo)
+                if paper is None or self.study.asked(task, group) != kin[2]:
+                    continue
+                verdict = _departed(values, departing[group]) if group in departing else found[group].verdict
+                assert verdict is not None
+                rows.append(PaperRow(task, group, step, values, paper, verdict))
         return rows
 
     @cached_property
@@ -165,6 +174,11 @@ class Results:
             profiles={group: statistics.performance_profile(row, taus) for group, row in normal.items()},
             left_out=tuple(group for group in self.study.groups if group not in groups),
         )
+
+
+def _departed(values: Array, why: tuple[str, ...]) -> Verdict:
+    """In the place of a verdict, with no difference from the paper's number."""
+    return Verdict("departure", f"departure: {'; '.join(why)}", statistics.mean_interval(values), math.nan)
 
 
 def named(row: Mapping[Group, Array], labels: Mapping[Group, str]) -> dict[str, Array]:

@@ -148,11 +148,12 @@ def paper_table(results: Results) -> Table:
             [
                 text(row.task),
                 text(results.labels[row.group]),
+                text(row.group.preset or "–"),
                 Cell(short_count(row.step), row.step),
                 Cell(str(row.scores.size), row.scores.size),
                 Cell(format_return(mean.value), mean.value, spread(row.scores)),
                 number(row.paper, format_return),
-                number(row.verdict.gap, lambda gap: f"{gap:+,.1f}"),
+                number(row.verdict.gap, lambda gap: "–" if math.isnan(gap) else f"{gap:+,.1f}"),
                 text(row.verdict.name, _reason(row.verdict), MARKS.get(row.verdict.name, "")),
             ]
         )
@@ -160,10 +161,12 @@ def paper_table(results: Results) -> Table:
         "By rules fixed before any run: at least 5 seeds and the paper's number of steps are needed for a verdict. "
         "Exceeds: the whole 95 % interval of our mean lies above the paper's number. Reproduced: the interval holds "
         "it, or our mean is within 10 % of its distance from random play. Ordering reproduced: neither, but P3O's runs "
-        "beat the baselines' more often than not, with an interval above one half. The paper's MuJoCo tasks were of "
-        "version -v2; rewards differ a little between versions."
+        "beat the baselines' more often than not, with an interval above one half. Departure: a setting or an "
+        "environment's argument is not the preset's, so there is no verdict. The preset `paper` has the paper's "
+        "settings, `default` ours: its verdicts set our preset beside the paper's number, not the paper's settings. The paper's "
+        "MuJoCo tasks were of version -v2; rewards differ a little between versions."
     )
-    head = ["environment", "algorithm", "steps", "seeds", "ours", "paper", "difference", "verdict"]
+    head = ["environment", "algorithm", "preset", "steps", "seeds", "ours", "paper", "difference", "verdict"]
     return Table("paper", "Beside the paper", note, head, rows)
 
 

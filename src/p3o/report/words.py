@@ -16,6 +16,7 @@ MAX_NAMED = 4
 VERDICTS = {
     "exceeds": "exceeded",
     "ordering reproduced": "reproduced in their ordering only",
+    "departure": "without a verdict, for departing from the preset",
     "not comparable": "not comparable, for want of steps",
     "no verdict": f"without a verdict, for want of {MIN_SEEDS} seeds",
 }
@@ -148,12 +149,23 @@ def _overall(results: Results) -> str:
 
 
 def _paper(results: Results) -> str:
-    rows = results.beside_paper
-    if not rows:
-        return ""
-    found = Counter(row.verdict.name for row in rows)
-    said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
-    return f"Of {count(len(rows), 'number')} that the paper prints, {joined(said)}."
+    """What became of the paper's numbers, apart for each preset, with the versions of the environments."""
+    sentences = []
+    for preset in dict.fromkeys(row.group.preset for row in results.beside_paper):
+        rows = [row for row in results.beside_paper if row.group.preset == preset]
+        found = Counter(row.verdict.name for row in rows)
+        said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
+        versions = joined(sorted({f"-{row.task.rpartition('-')[2]}" for row in rows}))
+        whose = f"our preset {preset}, not the paper's settings," if preset else "settings that are not recorded"
+        whose = "the paper's settings" if preset == "paper" else whose
+        sentences.append(
+            f"Of {count(len(rows), 'number')} that the paper prints, with {whose} on {versions}: {joined(said)}."
+        )
+        away = [row for row in rows if row.verdict.name == "departure"]
+        named = [f"{results.labels[r.group]} on {r.task} ({r.verdict.text.partition(': ')[2]})" for r in away]
+        more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+        sentences += [f"Departures from the preset: {'; '.join(named[:MAX_NAMED])}{more}."] * bool(named)
+    return " ".join(sentences)
 
 
 def _replay(study: Study) -> str:
