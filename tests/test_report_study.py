@@ -201,8 +201,10 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     said = " ".join(summary(Results(find_study(sweep))))
     assert "18 runs of 10,000 environment steps: three algorithms on two environments" in said
     assert "P3O has the highest score on 2 of 2 environments; PPO and A2C on none." in said
-    assert "A run of P3O beats a run of PPO with probability 1.00 [1.00, 1.00] and of A2C with 1.00" in said
-    assert "An interval from three seeds cannot be leaned on: a verdict takes 5." in said
+    assert "A run of P3O beats a run of PPO with probability 1.00 and of A2C with 1.00." in said
+    assert "Three seeds are too few for an interval or a verdict, which take 5." in said
+    assert "[" not in said  # no interval at all
+    assert "95 % interval" not in said
     assert "P3O's effective sample size settled between" in said
     five = write_sweep(tmp_path / "five", ["CartPole-v1"], ["p3o", "ppo"], 5, {"p3o": 100.0, "ppo": 300.0})
     results = Results(find_study(five))
@@ -210,6 +212,7 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     assert "PPO has the highest score on CartPole-v1; it stays highest in 100 % of resampled sets of seeds" in said
     assert table(results, "improvement").rows[0][3].text == "worse"
     assert results.overall is None  # one task
+    assert "P3O beats a run of PPO with probability 0.00 [0.00, 0.00]" in said
 
 
 def test_wins_are_counted_with_an_interval(sweep):
@@ -297,6 +300,8 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
     (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
     assert row[8].text == "not comparable"
     assert row[8].note == "0.333 of the paper's steps"
+    write_sweep(tmp_path / "tiny", ["Hopper-v4"], ["p3o"], 5, steps=1000)
+    assert paper_table(Results(find_study(tmp_path / "tiny"))).rows[0][8].note == "0.000333 of the paper's steps"
 
 
 def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
@@ -493,11 +498,34 @@ def test_figures_and_tables_for_papers(tmp_path, sweep):
     assert (folder / "profile.pdf").read_bytes().startswith(b"%PDF")
     with (folder / "table-scores.csv").open() as file:
         rows = list(csv.DictReader(file))
-    wanted = np.mean([last_hundred(d) for d in (sweep / "CartPole-v1" / "ppo-default").iterdir()])
-    assert float(rows[1]["PPO"]) == pytest.approx(wanted)
+    each = [last_hundred(d) for d in (sweep / "CartPole-v1" / "ppo-default").iterdir()]
+    wanted = np.mean(each)
+    found = [float(rows[1][f"PPO{name}"]) for name in ("", " low", " high", " seeds")]
+    np.testing.assert_allclose(found, [wanted, min(each), max(each), 3])  # few seeds: the range
+    with (folder / "table-improvement.csv").open() as file:
+        assert [row["probability low"] for row in csv.DictReader(file)] == ["1.0", "1.0"]
     with (folder / "curve-CartPole-v1.csv").open() as file:
         last = [row for row in csv.DictReader(file) if row["algorithm"] == "PPO"][-1]
     assert (float(last["steps"]), float(last["mean"])) == (10_000, pytest.approx(wanted))
+
+
+def test_tables_for_papers_have_intervals_and_seeds(tmp_path):
+    shape = {"episodes": 300, "steps": 3_000_000}
+    root = write_sweep(tmp_path / "five", ["Hopper-v4", "Ant-v4"], ["p3o"], 5, {"p3o": 4000.0}, **shape)
+    folder = write_figures(root, tmp_path / "figures")
+    each = [last_hundred(d) for d in (root / "Hopper-v4" / "p3o-default").iterdir()]
+    near = statistics.mean_interval(each)
+    for key, name in (("scores", "P3O"), ("paper", "ours")):
+        with (folder / f"table-{key}.csv").open() as file:
+            row = list(csv.DictReader(file))[1]
+        assert row["environment"] == "Hopper-v4"
+        found = [float(row[f"{name}{part}"]) for part in ("", " low", " high", " seeds")]
+        np.testing.assert_allclose(found, [*near, 5], rtol=0.01)  # seeds are in another order
+    with (folder / "table-aggregates.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["IQM low"]) < float(row["IQM"]) < float(row["IQM high"])
+    assert row["IQM seeds"] == "5"
+    assert "Training time" in write_report(root).read_text()
 
 
 def test_without_matplotlib_figures_are_one_line_and_the_page_is_there(tmp_path, sweep, monkeypatch):

@@ -22,7 +22,7 @@ from p3o.report.charts import (
 from p3o.report.files import file_name, write_file
 from p3o.report.find import Group
 from p3o.report.results import Results
-from p3o.report.tables import Table, all_tables
+from p3o.report.tables import Cell, Table, all_tables
 from p3o.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -78,7 +78,20 @@ def make_folder(folder: Path) -> None:
 
 
 def table_rows(table: Table) -> list[list[Any]]:
-    return [table.head, *([cell.value for cell in row] for row in table.rows)]
+    """A head and the values; a column of means has its low, high and seeds beside it (below five seeds the range)."""
+    columns = range(len(table.head))
+    wide = {j for j in columns if any(row[j].around for row in table.rows)}
+    head = [name for j in columns for name in _heads(table.head[j], j in wide)]
+    return [head, *([value for j in columns for value in _values(row[j], j in wide)] for row in table.rows)]
+
+
+def _heads(name: str, is_wide: bool) -> list[str]:
+    return [name, f"{name} low", f"{name} high", f"{name} seeds"] if is_wide else [name]
+
+
+def _values(cell: Cell, is_wide: bool) -> list[Any]:
+    low, high, seeds = cell.around or (np.nan, np.nan, "")
+    return [cell.value, *("" if np.isnan(v) else v for v in (low, high)), seeds] if is_wide else [cell.value]
 
 
 def as_csv(rows: list[list[Any]]) -> bytes:

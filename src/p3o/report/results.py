@@ -135,7 +135,7 @@ class Results:
         plain = [group for group in self.study.groups_of(task) if not group.variant]
         for kin in dict.fromkeys((g.preset, g.source, self.study.asked(task, g)) for g in plain):
             step = min(full, kin[2])
-            scale = min(round(step / full, 3), 0.999) if step < full else 1.0
+            scale = min(float(f"{step / full:.3g}"), 0.999) if step < full else 1.0
             scores = {
                 g: v for g, v in self.scores(task, step).items() if g in plain and (g.preset, g.source) == kin[:2]
             }
