@@ -270,6 +270,37 @@ def test_aggregates_use_the_scale_of_the_tasks(tmp_path, sweep):
     assert overall.aggregates[group] == statistics.aggregates(overall.scores[group])
 
 
+def test_sample_efficiency_is_the_iqm_along_training(tmp_path, sweep):
+    assert Results(find_study(sweep)).efficiency is None  # no published scale
+    tasks = ["HalfCheetah-v4", "Hopper-v4", "CartPole-v1"]
+    root = write_sweep(tmp_path / "mujoco", tasks, ["p3o", "ppo"], 3, {"p3o": 900.0, "ppo": 300.0}, episodes=300)
+    results = Results(find_study(root))
+    found = results.efficiency
+    assert found
+    assert found.tasks == ("HalfCheetah-v4", "Hopper-v4")
+    assert (found.shares[0], found.shares[12], found.shares[-1]) == (4, 52, 100)
+    group = Group("p3o", "default", "")
+    for index, step in ((12, 5200), (-1, 10_000)):
+        normal = {}
+        for task in found.tasks:
+            norm = reference.norm(task)
+            assert norm
+            each = np.array([score(run, step) for run in results.study.cells[task, group]])
+            normal[task] = (each - norm.low) / (norm.high - norm.low)
+        value, low, high = (part[index] for part in found.curves[group])
+        assert value == pytest.approx(np.sort(np.concatenate(list(normal.values())))[1:5].mean())  # of six runs
+        assert (value, low, high) == statistics.iqm_interval(normal)
+        assert low < value < high
+    folder = write_figures(root, tmp_path / "figures")
+    with (folder / "efficiency.csv").open() as file:
+        last = [row for row in csv.DictReader(file) if row["algorithm"] == "P3O"][-1]
+    assert (float(last["share"]), float(last["mean"])) == (100, pytest.approx(value))
+    page = write_report(root).read_text()
+    Checker().check(page)
+    assert ">Sample efficiency</h3>" in page
+    assert "page/efficiency.svg" in write_markdown(root, tmp_path / "page.md").read_text()
+
+
 def test_groups_without_two_common_tasks_are_left_out():
     a, b, c = (Group(name, "", "") for name in "abc")
     assert shared_tasks({a: ["x", "y", "z"], b: ["y", "z"], c: ["z"]}) == ([a, b], ["y", "z"])

@@ -15,6 +15,7 @@ from p3o.report.charts import (
     StudyChart,
     colour_of,
     dash_of,
+    efficiency_chart,
     inside_charts,
     learning_charts,
     profile_chart,
@@ -45,6 +46,7 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
+ACROSS = {"steps": "environment steps", "score": "normalised score", "share": "percent of training"}
 METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -125,6 +127,13 @@ def drawings(results: Results) -> Iterator[Drawing]:
             caption = "Performance profile: share of runs above each normalised score, with 95 % intervals"
             yield Drawing("profile", caption, _lines([chart]), chart_rows(chart))
             yield _aggregates(results)
+        efficiency = efficiency_chart(results.efficiency, study) if results.efficiency else None
+        if efficiency and results.efficiency:
+            caption = (
+                "Sample efficiency: interquartile mean of scores normalised so that "
+                f"{results.efficiency.how}, along training, with 95 % intervals"
+            )
+            yield Drawing("efficiency", caption, _lines([efficiency]), chart_rows(efficiency))
         improvements = results.improvements
         if improvements and results.lead is not None:
             lead = results.labels[results.lead]
@@ -169,7 +178,7 @@ def _lines(charts: list[StudyChart]) -> "Figure":
         if chart.first_y.is_log:
             axis.set_yscale("log")
         axis.set_title(chart.title)
-        axis.set_xlabel("environment steps" if kind == "steps" else "normalised score")
+        axis.set_xlabel(ACROSS[kind])
         if kind == "steps":
             axis.xaxis.set_major_formatter(lambda value, _: short_count(value))
             axis.locator_params(axis="x", nbins=6 if is_one else 3)

@@ -20,6 +20,7 @@ from p3o.statistics import Aggregates, Estimate, Profile, Verdict, WinEstimate
 MUJOCO_CHECKPOINTS = (1_000_000, 2_000_000, 3_000_000)
 ATARI_CHECKPOINTS = (0.4, 0.8)
 PROFILE_POINTS = 101
+EFFICIENCY_POINTS = 25
 MAX_TAU = 8.0
 
 
@@ -52,6 +53,16 @@ class Overall:
     @property
     def tasks(self) -> list[str]:
         return list(next(iter(self.scores.values())))
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The interquartile mean over tasks along training."""
+
+    how: str
+    tasks: tuple[str, ...]
+    shares: Array  # of training, in percent
+    curves: dict[Group, tuple[Array, Array, Array]]  # value, low and high at each share; NaN where a task has no score
 
 
 @dataclass(frozen=True)
@@ -174,6 +185,32 @@ class Results:
             profiles={group: statistics.performance_profile(row, taus) for group, row in normal.items()},
             left_out=tuple(group for group in self.study.groups if group not in groups),
         )
+
+    @cached_property
+    def efficiency(self) -> Efficiency | None:
+        """The IQM at every 4 % of training, over the tasks with a published scale; None with fewer than two."""
+        if self.overall is None:
+            return None
+        norms = {task: norm for task in self.overall.tasks if (norm := reference.norm(task))}
+        kinds = [norm.meaning for norm in norms.values()]
+        meaning = max(kinds, key=kinds.count, default="")
+        norms = {task: norm for task, norm in norms.items() if norm.meaning == meaning}
+        if len(norms) < 2:
+            return None
+        low, high = ({task: getattr(norm, name) for task, norm in norms.items()} for name in ("low", "high"))
+        shares = np.linspace(100 / EFFICIENCY_POINTS, 100, EFFICIENCY_POINTS)
+        groups = list(self.overall.scores)
+        found: dict[Group, list[Estimate]] = {group: [] for group in groups}
+        for share in shares:
+            rows = {task: self.scores(task, round(share / 100 * self.study.common_steps(task))) for task in norms}
+            for group in groups:
+                there = {task: row[group] for task, row in rows.items() if group in row}
+                is_whole = len(there) == len(norms)
+                normal = statistics.normalise(there, low, high)
+                found[group].append(statistics.iqm_interval(normal) if is_whole else Estimate(*[math.nan] * 3))
+        curves = {group: tuple(np.array(values).T) for group, values in found.items()}
+        how = f"random play is 0, {meaning} is 1"
+        return Efficiency(how, tuple(norms), shares, {g: (c[0], c[1], c[2]) for g, c in curves.items()})
 
 
 def _departed(values: Array, why: tuple[str, ...]) -> Verdict:
