@@ -274,7 +274,8 @@ def test_the_sample_efficiency_curve_is_drawn_and_says_its_interval(browser, tmp
     assert len(before) == 2
     assert all(path.count("L") > 15 for path in before)
     browser.run("document.querySelector('button[data-x=time]').click()")
-    assert lines(browser, chart) == before
+    after = lines(browser, chart)  # over wall time too it is over percent of training
+    assert [ends(path) for path in after] == [pytest.approx(ends(path), abs=0.2) for path in before]
     assert labels(browser, "x", chart)[-1] == "100 %"
     said = browser.run(f"document.querySelector('{chart} .probe').getAttribute('aria-valuetext')")
     assert said.startswith("at 100 % of training, P3O ")
