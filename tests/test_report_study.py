@@ -17,11 +17,10 @@ from test_report import Checker
 from p3o import statistics
 from p3o.errors import UserError
 from p3o.experiments import reference
-from p3o.report import write_figures, write_markdown, write_report
+from p3o.report import departures, write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
-from p3o.report.departures import departures
 from p3o.report.find import Group, find_study, score
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
@@ -368,7 +367,7 @@ def test_the_settings_of_the_synthetic_runs_are_the_presets(tmp_path):
         for preset in ("default", "paper"):
             write_run(tmp_path / f"{i}-{preset}", "Hopper-v4", algo, preset=preset)
     study = find_study(tmp_path)
-    assert {departures(study, task, group) for task, group in study.cells} == {()}
+    assert {departures.departures(study, task, group) for task, group in study.cells} == {()}
 
 
 def test_mujoco_and_atari_have_checkpoints(tmp_path):

@@ -179,8 +179,8 @@ def paper_table(results: Results) -> Table:
         "Exceeds: the whole 95 % interval of our mean lies above the paper's number. Reproduced: the interval holds "
         "it, or our mean is within 10 % of its distance from random play. Ordering reproduced: neither, but P3O's runs "
         "beat the baselines' more often than not, with an interval above one half. Departure: a setting or an "
-        "environment's argument is not the preset's, so there is no verdict. The preset `paper` has the paper's "
-        "settings, `default` ours: its verdicts set our preset beside the paper's number, not the paper's settings. "
+        "environment's argument is not the preset's, so there is no verdict. The preset paper has the paper's "
+        "settings, default ours: its verdicts set our preset beside the paper's number, not the paper's settings. "
         "The paper's MuJoCo tasks were of version -v2; rewards differ a little between versions."
     )
     head = ["environment", "algorithm", "preset", "steps", "seeds", "ours", "paper", "difference", "verdict"]
