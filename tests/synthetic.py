@@ -8,6 +8,13 @@ import numpy as np
 PAPER_TASKS = (
     "HalfCheetah-v4 Walker2d-v4 Hopper-v4 Swimmer-v4 InvertedDoublePendulum-v4 InvertedPendulum-v4 Ant-v4 Humanoid-v4"
 )
+SETTINGS = {  # as both presets have them, but where OTHER_RATE says
+    "p3o": {"num_envs": 2, "gamma": 0.99, "learning_rate": 0.0003},
+    "ppo": {"num_envs": 1, "gamma": 0.99, "learning_rate": 0.0003},
+    "a2c": {"num_envs": 8, "gamma": 0.99, "learning_rate": 0.001},
+    "a2cg": {"num_envs": 8, "gamma": 0.99, "learning_rate": 0.001},
+}
+OTHER_RATE = {("a2c", "paper"), ("a2cg", "paper")}
 COLUMNS = (
     "ess,kl_coef,is_clip,kl,entropy,policy_loss,value_loss,off_policy_loss,ratio_mean,ratio_max,off_policy_updates,"
     "grad_norm,learning_rate,steps_per_second"
@@ -31,7 +38,7 @@ def write_run(
     words = (task, algo, str(seed), preset, variant)
     rng = np.random.default_rng([ord(c) for word in words for c in word])
     folder.mkdir(parents=True)
-    settings = {"num_envs": 2, "gamma": 0.99, "learning_rate": 0.0003 if algo == "p3o" else 0.001}
+    settings = SETTINGS.get(algo, SETTINGS["p3o"]) | ({"learning_rate": 0.013} if (algo, preset) in OTHER_RATE else {})
     default = {
         "format": 1,
         "run_id": "-".join(words),

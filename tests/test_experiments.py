@@ -7,8 +7,9 @@ import pytest
 from test_presets import EPOCHS, SETTINGS, TABLES, number
 
 from p3o.errors import UserError
-from p3o.experiments import catalog, reference
+from p3o.experiments import catalog, cost, reference
 from p3o.experiments.compare import compare
+from p3o.jobs import resolve
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,8 @@ from p3o.experiments.compare import compare
         ("evolution-of-ess", 12, 336e6),  # 2 x 2 x 3
         ("gae-and-rollout-length", 48, 1.344e9),  # 2 x 2 x 4 x 3
         ("curves", 908, 17.424e9),
+        ("curves-mujoco", 320, 960e6),
+        ("curves-atari", 588, 16.464e9),
         ("published-comparison", 0, 0),
         ("state-distribution-bound", 0, 0),
     ],
@@ -35,7 +38,7 @@ def test_runs_and_steps(name, runs, steps):
 
 def test_every_experiment_is_listed_once():
     assert list(catalog.EXPERIMENTS) == [e.name for e in catalog.EXPERIMENTS.values()]
-    assert len(catalog.EXPERIMENTS) == 10
+    assert len(catalog.EXPERIMENTS) == 12
 
 
 def hyperparameters():
@@ -73,11 +76,35 @@ def test_experiments_share_their_runs():
     assert all(job in jobs["curves"] for job in jobs["mujoco-table"])
     assert all(job in jobs["curves"] for job in jobs["atari-table"])
     assert jobs["atari-wins"] == jobs["atari-table"]
+    assert jobs["curves"] == jobs["curves-atari"] + jobs["curves-mujoco"]
     assert all(job in jobs["atari-table"] for job in jobs["acer-on-policy-loss"])
     plain = [job for job in jobs["effect-of-lambda"] + jobs["gae-and-rollout-length"] if not job.variant]
     assert len(plain) == 12
     assert all(job in jobs["atari-table"] for job in plain)
     assert all(job in jobs["effect-of-lambda"] for job in jobs["evolution-of-ess"])
+
+
+def refuses(experiment):
+    """Whether any suite of the experiment is refused for real; one job of each is tried."""
+    for suite in experiment.suites:
+        job = next(cell for cell in experiment.cells if cell.suite == suite).jobs([0])[0]
+        try:
+            resolve(job)
+        except UserError as error:
+            assert "Atari" in str(error)  # noqa: PT017
+            return True
+    return False
+
+
+def test_exactly_the_experiments_that_are_said_to_need_atari_are_refused():
+    refused = {name for name, experiment in catalog.EXPERIMENTS.items() if refuses(experiment)}
+    assert refused == {name for name, experiment in catalog.EXPERIMENTS.items() if experiment.missing}
+    assert {"mujoco-table", "curves-mujoco", "published-comparison"} <= set(catalog.EXPERIMENTS) - refused
+
+
+@pytest.mark.parametrize(("name", "hours"), [("mujoco-table", 42.1), ("acer-on-policy-loss", 1598.3)])
+def test_cost(name, hours):
+    assert cost.core_hours(catalog.find(name)) == pytest.approx(hours, abs=0.1)
 
 
 def test_variants():

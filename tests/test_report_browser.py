@@ -263,3 +263,22 @@ def luminance(colour: str) -> float:
 def contrast(one: str, other: str) -> float:
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+def test_the_sample_efficiency_curve_is_drawn_and_says_its_interval(browser, tmp_path):
+    root = write_sweep(tmp_path / "mujoco", ["HalfCheetah-v4", "Hopper-v4"], ["p3o", "ppo"], 3)
+    browser.errors.clear()
+    browser.open(write_report(root))
+    chart = '.plot[data-chart="efficiency"]'
+    before = lines(browser, chart)
+    assert len(before) == 2
+    assert all(path.count("L") > 15 for path in before)
+    browser.run("document.querySelector('button[data-x=time]').click()")
+    after = lines(browser, chart)  # over wall time too it is over percent of training
+    assert [ends(path) for path in after] == [pytest.approx(ends(path), abs=0.2) for path in before]
+    assert labels(browser, "x", chart)[-1] == "100 %"
+    said = browser.run(f"document.querySelector('{chart} .probe').getAttribute('aria-valuetext')")
+    assert said.startswith("at 100 % of training, P3O ")
+    assert "[" in said
+    assert "±" not in said
+    assert browser.errors == []

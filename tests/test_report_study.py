@@ -17,7 +17,7 @@ from test_report import Checker
 from p3o import statistics
 from p3o.errors import UserError
 from p3o.experiments import reference
-from p3o.report import write_figures, write_markdown, write_report
+from p3o.report import departures, write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
@@ -222,8 +222,10 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     said = " ".join(summary(Results(find_study(sweep))))
     assert "18 runs of 10,000 environment steps: three algorithms on two environments" in said
     assert "P3O has the highest score on 2 of 2 environments; PPO and A2C on none." in said
-    assert "A run of P3O beats a run of PPO with probability 1.00 [1.00, 1.00] and of A2C with 1.00" in said
-    assert "An interval from three seeds cannot be leaned on: a verdict takes 5." in said
+    assert "A run of P3O beats a run of PPO with probability 1.00 and of A2C with 1.00." in said
+    assert "Three seeds are too few for an interval or a verdict, which take 5." in said
+    assert "[" not in said  # no interval at all
+    assert "95 % interval" not in said
     assert "P3O's effective sample size settled between" in said
     five = write_sweep(tmp_path / "five", ["CartPole-v1"], ["p3o", "ppo"], 5, {"p3o": 100.0, "ppo": 300.0})
     results = Results(find_study(five))
@@ -231,6 +233,7 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     assert "PPO has the highest score on CartPole-v1; it stays highest in 100 % of resampled sets of seeds" in said
     assert table(results, "improvement").rows[0][3].text == "worse"
     assert results.overall is None  # one task
+    assert "P3O beats a run of PPO with probability 0.00 [0.00, 0.00]" in said
 
 
 def test_wins_are_counted_with_an_interval(sweep):
@@ -288,6 +291,37 @@ def test_aggregates_use_the_scale_of_the_tasks(tmp_path, sweep):
     assert overall.aggregates[group] == statistics.aggregates(overall.scores[group])
 
 
+def test_sample_efficiency_is_the_iqm_along_training(tmp_path, sweep):
+    assert Results(find_study(sweep)).efficiency is None  # no published scale
+    tasks = ["HalfCheetah-v4", "Hopper-v4", "CartPole-v1"]
+    root = write_sweep(tmp_path / "mujoco", tasks, ["p3o", "ppo"], 3, {"p3o": 900.0, "ppo": 300.0}, episodes=300)
+    results = Results(find_study(root))
+    found = results.efficiency
+    assert found
+    assert found.tasks == ("HalfCheetah-v4", "Hopper-v4")
+    assert (found.shares[0], found.shares[12], found.shares[-1]) == (4, 52, 100)
+    group = Group("p3o", "default", "")
+    for index, step in ((12, 5200), (-1, 10_000)):
+        normal = {}
+        for task in found.tasks:
+            norm = reference.norm(task)
+            assert norm
+            each = np.array([score(run, step) for run in results.study.cells[task, group]])
+            normal[task] = (each - norm.low) / (norm.high - norm.low)
+        value, low, high = (part[index] for part in found.curves[group])
+        assert value == pytest.approx(np.sort(np.concatenate(list(normal.values())))[1:5].mean())  # of six runs
+        assert (value, low, high) == statistics.iqm_interval(normal)
+        assert low < value < high
+    folder = write_figures(root, tmp_path / "figures")
+    with (folder / "efficiency.csv").open() as file:
+        last = [row for row in csv.DictReader(file) if row["algorithm"] == "P3O"][-1]
+    assert (float(last["share"]), float(last["mean"])) == (100, pytest.approx(value))
+    page = write_report(root).read_text()
+    Checker().check(page)
+    assert ">Sample efficiency</h3>" in page
+    assert "page/efficiency.svg" in write_markdown(root, tmp_path / "page.md").read_text()
+
+
 def test_groups_without_two_common_tasks_are_left_out():
     a, b, c = (Group(name, "", "") for name in "abc")
     assert shared_tasks({a: ["x", "y", "z"], b: ["y", "z"], c: ["z"]}) == ([a, b], ["y", "z"])
@@ -301,23 +335,61 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
     shape = {"episodes": 300, "steps": 3_000_000}
     write_sweep(tmp_path / "same", ["Hopper-v4"], ["p3o"], 5, {"p3o": 2 * printed}, **shape)
     (row,) = paper_table(Results(find_study(tmp_path / "same"))).rows
-    assert row[5].value == printed
-    assert row[7].text == "exceeds"
-    assert row[6].value == pytest.approx(row[4].value - printed)
+    assert row[6].value == printed
+    assert row[8].text == "exceeds"
+    assert row[7].value == pytest.approx(row[5].value - printed)
     write_sweep(tmp_path / "few", ["Hopper-v4"], ["p3o"], 2, {"p3o": 2 * printed}, **shape)
-    assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][7].text == "no verdict"
+    assert paper_table(Results(find_study(tmp_path / "few"))).rows[0][8].text == "no verdict"
     levels = {"p3o": 0.2 * printed, "ppo": 0.1 * printed}
     write_sweep(tmp_path / "low", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
     ours, theirs = paper_table(Results(find_study(tmp_path / "low"))).rows
-    assert (ours[7].text, theirs[7].text) == ("ordering reproduced", "ordering reproduced")
+    assert (ours[8].text, theirs[8].text) == ("ordering reproduced", "ordering reproduced")
     levels = {"p3o": 0.1 * printed, "ppo": 0.2 * printed}
     write_sweep(tmp_path / "wrong", ["Hopper-v4"], ["p3o", "ppo"], 5, levels, **shape)
     ours, theirs = paper_table(Results(find_study(tmp_path / "wrong"))).rows
-    assert (ours[7].text, theirs[7].text) == ("not reproduced", "not reproduced")
+    assert (ours[8].text, theirs[8].text) == ("not reproduced", "not reproduced")
     write_sweep(tmp_path / "short", ["Hopper-v4"], ["p3o"], 5, steps=1_000_000)
     (row,) = paper_table(Results(find_study(tmp_path / "short"))).rows
-    assert row[7].text == "not comparable"
-    assert row[7].note == "0.333 of the paper's steps"
+    assert row[8].text == "not comparable"
+    assert row[8].note == "0.333 of the paper's steps"
+    write_sweep(tmp_path / "tiny", ["Hopper-v4"], ["p3o"], 5, steps=1000)
+    assert paper_table(Results(find_study(tmp_path / "tiny"))).rows[0][8].note == "0.000333 of the paper's steps"
+
+
+def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
+    printed = reference.paper_score("Hopper-v5", "p3o")
+    assert printed
+    settings = {"num_envs": 2, "gamma": 0.5, "learning_rate": 0.0003, "checkpoint_every": 7, "hidden_sizes": [100, 100]}
+    env = {"id": "Ant-v5", "kwargs": {"healthy_reward": 0.0}}
+    for seed in range(5):
+        shape = {"seed": seed, "episodes": 300, "steps": 3_000_000}
+        write_run(tmp_path / "a" / f"{seed}", "Hopper-v5", level=2 * printed, settings=settings, **shape)
+        write_run(tmp_path / "b" / f"{seed}", "Hopper-v5", "ppo", level=0.1 * printed, **shape)
+        write_run(tmp_path / "c" / f"{seed}", "Ant-v5", env=env, **shape)
+        write_run(tmp_path / "d" / f"{seed}", "Walker2d-v4", preset="paper", schedule_start=1_000_000, **shape)
+        write_run(tmp_path / "e" / f"{seed}", "Swimmer-v4", preset="paper", level=1e4, **shape)
+    results = Results(find_study(tmp_path))
+    rows = {(row[0].text, row[1].text): row for row in paper_table(results).rows}
+    hopper = rows["Hopper-v5", "P3O default"]
+    assert [hopper[i].text for i in (2, 7, 8)] == ["default", "–", "departure"]
+    assert hopper[8].note == "gamma 0.5, not 0.99"
+    assert hopper[8].mark == ""
+    assert rows["Hopper-v5", "PPO default"][8].text == "not reproduced"  # a departing P3O proves no ordering
+    assert rows["Ant-v5", "P3O default"][8].note == "environment's healthy_reward 0"
+    assert rows["Walker2d-v4", "P3O paper"][8].note == "schedules begun anew at step 1M"
+    assert rows["Swimmer-v4", "P3O paper"][8].text == "exceeds"
+    said = " ".join(summary(results))
+    assert "with our preset default, not the paper's settings, on -v5: 2 without a verdict" in said
+    assert "with the paper's settings on -v4: 1 exceeded and 1 without a verdict" in said
+    assert "Departures from the preset: P3O default on Ant-v5 (environment's healthy_reward 0); P3O" in said
+
+
+def test_the_settings_of_the_synthetic_runs_are_the_presets(tmp_path):
+    for i, algo in enumerate(("p3o", "ppo", "a2c", "a2cg")):
+        for preset in ("default", "paper"):
+            write_run(tmp_path / f"{i}-{preset}", "Hopper-v4", algo, preset=preset)
+    study = find_study(tmp_path)
+    assert {departures.departures(study, task, group) for task, group in study.cells} == {()}
 
 
 def test_mujoco_and_atari_have_checkpoints(tmp_path):
@@ -501,11 +573,34 @@ def test_figures_and_tables_for_papers(tmp_path, sweep):
     assert (folder / "profile.pdf").read_bytes().startswith(b"%PDF")
     with (folder / "table-scores.csv").open() as file:
         rows = list(csv.DictReader(file))
-    wanted = np.mean([last_hundred(d) for d in (sweep / "CartPole-v1" / "ppo-default").iterdir()])
-    assert float(rows[1]["PPO"]) == pytest.approx(wanted)
+    each = [last_hundred(d) for d in (sweep / "CartPole-v1" / "ppo-default").iterdir()]
+    wanted = np.mean(each)
+    found = [float(rows[1][f"PPO{name}"]) for name in ("", " low", " high", " seeds")]
+    np.testing.assert_allclose(found, [wanted, min(each), max(each), 3])  # few seeds: the range
+    with (folder / "table-improvement.csv").open() as file:
+        assert [row["probability low"] for row in csv.DictReader(file)] == ["1.0", "1.0"]
     with (folder / "curve-CartPole-v1.csv").open() as file:
         last = [row for row in csv.DictReader(file) if row["algorithm"] == "PPO"][-1]
     assert (float(last["steps"]), float(last["mean"])) == (10_000, pytest.approx(wanted))
+
+
+def test_tables_for_papers_have_intervals_and_seeds(tmp_path):
+    shape = {"episodes": 300, "steps": 3_000_000}
+    root = write_sweep(tmp_path / "five", ["Hopper-v4", "Ant-v4"], ["p3o"], 5, {"p3o": 4000.0}, **shape)
+    folder = write_figures(root, tmp_path / "figures")
+    each = [last_hundred(d) for d in (root / "Hopper-v4" / "p3o-default").iterdir()]
+    near = statistics.mean_interval(each)
+    for key, name in (("scores", "P3O"), ("paper", "ours")):
+        with (folder / f"table-{key}.csv").open() as file:
+            row = list(csv.DictReader(file))[1]
+        assert row["environment"] == "Hopper-v4"
+        found = [float(row[f"{name}{part}"]) for part in ("", " low", " high", " seeds")]
+        np.testing.assert_allclose(found, [*near, 5], rtol=0.01)  # seeds are in another order
+    with (folder / "table-aggregates.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["IQM low"]) < float(row["IQM"]) < float(row["IQM high"])
+    assert row["IQM seeds"] == "5"
+    assert "Training time" in write_report(root).read_text()
 
 
 def test_without_matplotlib_figures_are_one_line_and_the_page_is_there(tmp_path, sweep, monkeypatch):

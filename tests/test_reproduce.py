@@ -81,10 +81,17 @@ def test_mujoco_table(sweep, tmp_path):
     text = (out / "summary.md").read_text()
     assert "nothing here is comparable" in text
     assert "64 of 64 runs are finished" in text
-    assert "| 30,000 steps | 8 (8 to 8) | 0 (0 to 0) | 0 (0 to 0) | 0 (0 to 0) | – |" in text
-    assert "- A2C is above A2CG on 8 of 8 tasks" in text
-    assert "- median over tasks of P3O's score over PPO's: 1.20" in text
-    assert "| Hopper | 1,762.8 | 2,334.3 | 2,957.0 | – |" in text
+    assert "| 30,000 steps | 8 | 0 | 0 | 0 | – |" in text  # no intervals from two seeds
+    assert "95 %" not in text
+    assert "| HalfCheetah | p3o | 2 | 30,000 | 1,762.8 | 1,762.5 to 1,763.1 | 5,051.6 | not comparable" in text
+    assert "| ours | range | the paper |" in text
+    assert (float(last["low"]), float(last["high"]), last["spread"]) == (1762.5, 1763.09, "range")
+    # 40 episodes at a third, 80 at two thirds, 120 at the end
+    assert "fewer than 100 episodes, whose score is the mean of those: 64 at 33 % of training, 64 at 67 %" in text
+    assert [r["short"] for r in rows[:3]] == ["2", "2", "0"]
+    assert "Q-Prop as" not in text  # nothing to stand beside the paper's
+    assert "These runs have 0.01 of the paper's steps: not comparable with it." in text
+    assert "| 8 of 8 | 8 of 8 | cannot tell: 0.01 of the paper's steps |" in text
 
 
 def test_full_size_gets_verdicts_and_early_checkpoints_none(sweep, tmp_path):
@@ -94,6 +101,10 @@ def test_full_size_gets_verdicts_and_early_checkpoints_none(sweep, tmp_path):
     assert [r["verdict"] for r in rows][:2] == ["", ""]
     assert rows[-1]["verdict"] == "ordering reproduced"  # 1764 is off 2057.17 by more than 10 %
     assert float(rows[-1]["gap"]) == pytest.approx(1763.7 - 2057.17, abs=1)
+    assert rows[-1]["spread"] == "95 % interval"
+    text = (tmp_path / "summary.md").read_text()
+    assert "| 3,000,000 steps | 8 (8 to 8) | 0 (0 to 0) | 0 (0 to 0) | 0 (0 to 0) | – |" in text
+    assert "| Hopper | 1,763.7 | 2,334.3 | 2,957.0 | – |" in text
 
 
 def test_a_stopped_sweep_writes_no_table(sweep, tmp_path):
@@ -223,6 +234,9 @@ def test_list_experiments(tmp_path):
     for name, experiment in catalog.EXPERIMENTS.items():
         (line,) = [line for line in lines if line.startswith(name + " ")]
         assert experiment.item in line
+        after = lines[lines.index(line) + 2]
+        assert ("needs Atari, which is not there yet" in after) == any(c.suite == "atari" for c in experiment.cells)
+    assert "with --in OUT those that\n       `p3o reproduce EXPERIMENT OUT` has made." in result.out
     (line,) = [line for line in lines if line.startswith("effect-of-lambda")]
     assert line.split()[3:6] == ["24", "1", "672M"]
     (line,) = [line for line in lines if line.startswith("mujoco-table")]

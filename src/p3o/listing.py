@@ -62,9 +62,12 @@ def experiments(runs: Path = Path("runs")) -> Iterator[str]:
             numbers = f"{len(jobs):>5}{count_finished(jobs, runs):>6}{_short(steps):>8}{_duration(hours):>13}"
         yield f"{experiment.name:<25}{experiment.item:<21}{numbers}"
         yield f"  {experiment.title}"
+        if experiment.missing:
+            yield f"  cannot be run: {experiment.missing}"
     yield ""
     yield "p3o reproduce EXPERIMENT OUT   runs one; --scale 0.01 --seeds 2 makes it small."
-    yield f"there: runs finished at full size under {runs} (--in OUT for another folder)."
+    yield f"there: runs finished at full size under {runs}; with --in OUT those that"
+    yield "       `p3o reproduce EXPERIMENT OUT` has made."
     yield f"time here: {cores} {'core' if cores == 1 else 'cores'}, estimated from speeds on one core of an AMD EPYC;"
     yield "Atari's is for plain CPU cores, from the cost of its network; no GPU is counted."
 

@@ -100,6 +100,12 @@ def aggregates(scores: Scores, replicates: int = REPLICATES, seed: int = 0) -> A
     return Aggregates(*(_estimate(f, groups, drawn) for f in (_iqm, _median, _mean, _optimality_gap)))
 
 
+def iqm_interval(scores: Scores, replicates: int = 2_000, seed: int = 0) -> Estimate:
+    """The interquartile mean with its interval alone, for curves of many points."""
+    groups = _groups(scores)
+    return _estimate(_iqm, groups, _resample(groups, replicates, seed))
+
+
 def mean_interval(values: ArrayLike, replicates: int = REPLICATES, seed: int = 0) -> Estimate:
     """The mean over seeds of one task and its interval."""
     groups = _groups({"scores": values})

@@ -1,34 +1,31 @@
 """How long an experiment would take: a rough estimate from speeds measured on one core of an AMD EPYC (Zen 4).
 
-Microseconds for one environment step: what the simulator takes, and what the algorithm adds under the preset `paper`.
-MuJoCo's were measured with `make peers` and with plain loops over the simulators. Atari's come from the time of one
-gradient of its network on such a core, not from runs, and leave a GPU out.
+Microseconds for one environment step, simulator and learning together. MuJoCo's were measured with
+`p3o bench ENV-v4 --preset paper --algos p3o ppo a2c --seconds 2` (A2CG is taken to be as fast as A2C). Atari's come
+from the time of one gradient of its network on such a core, not from runs, and leave a GPU out.
 """
 
 import os
 
 from p3o.experiments.catalog import Cell, Experiment
 
-SIMULATOR = {
-    "HalfCheetah": 55,
-    "Walker2d": 190,
-    "Hopper": 155,
-    "Swimmer": 120,
-    "InvertedDoublePendulum": 60,
-    "InvertedPendulum": 35,
-    "Ant": 330,
-    "Humanoid": 490,
+MUJOCO = {
+    "HalfCheetah": {"p3o": 169, "ppo": 72, "a2c": 44},
+    "Walker2d": {"p3o": 259, "ppo": 149, "a2c": 124},
+    "Hopper": {"p3o": 206, "ppo": 124, "a2c": 89},
+    "Swimmer": {"p3o": 184, "ppo": 88, "a2c": 56},
+    "InvertedDoublePendulum": {"p3o": 195, "ppo": 95, "a2c": 70},
+    "InvertedPendulum": {"p3o": 136, "ppo": 51, "a2c": 29},
+    "Ant": {"p3o": 366, "ppo": 264, "a2c": 217},
+    "Humanoid": {"p3o": 648, "ppo": 301, "a2c": 242},
 }
-ATARI_SIMULATOR = 700
-LEARNING = {
-    "mujoco": {"p3o": 140, "a2c": 15, "a2cg": 15, "ppo": 65},
-    "atari": {"p3o": 26_000, "a2c": 2_500, "ppo": 8_500, "acer": 13_000},
-}
+ATARI = {"p3o": 26_700, "a2c": 3_200, "ppo": 9_200, "acer": 13_700}
 
 
 def seconds_per_step(cell: Cell) -> float:
     """One core, one environment step."""
-    return (SIMULATOR.get(cell.task, ATARI_SIMULATOR) + LEARNING[cell.suite][cell.algo]) * 1e-6
+    speeds = MUJOCO[cell.task] if cell.suite == "mujoco" else ATARI
+    return speeds["a2c" if cell.algo == "a2cg" else cell.algo] * 1e-6
 
 
 def core_hours(experiment: Experiment) -> float:

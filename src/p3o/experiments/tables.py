@@ -8,24 +8,32 @@ from pathlib import Path
 import numpy as np
 
 from p3o import statistics
-from p3o.experiments import reference
-from p3o.experiments.catalog import Experiment
+from p3o.experiments import claims, reference
+from p3o.experiments.catalog import CHECKPOINTS, Experiment
+from p3o.experiments.claims import Check
 from p3o.experiments.compare import Comparison, compare
 from p3o.experiments.scores import Result
-from p3o.runs import format_number, format_return
+from p3o.folder import run_folder
+from p3o.runs import SCORE_WINDOW, format_number, format_return, load_run
 from p3o.statistics import Array, Estimate
 
-COLUMNS = ("env", "algo", "variant", "step", "seeds", "seeds_asked", "mean", "low", "high", "paper", "random")
-HEADER = (*COLUMNS, "qprop", "ipg", "verdict", "gap")
 QUOTED = ("qprop", "ipg")
+HEADER = (
+    *("env", "algo", "variant", "step", "seeds", "seeds_asked"),
+    "short",  # runs whose score there rests on fewer than 100 episodes
+    *("mean", "low", "high"),
+    "spread",  # what low and high are: a 95 % interval, or the range of two to four seeds
+    *("paper", "random", *QUOTED, "verdict", "gap"),
+)
 
 
 def write(experiment: Experiment, results: Sequence[Result], out: Path, scale: float) -> list[Path]:
     """Both files, from the runs that are there."""
     comparisons = _compare(results, scale)
+    short = [_short(result, out, scale) for result in results]
     with open(out / "table.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEADER, *_rows(results, comparisons)])
-    lines = _markdown(experiment, results, comparisons, scale)
+        csv.writer(file, lineterminator="\n").writerows([HEADER, *_rows(results, comparisons, short)])
+    lines = _markdown(experiment, results, comparisons, short, scale)
     (out / "summary.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "table.csv", out / "summary.md"]
 
@@ -39,19 +47,43 @@ def _compare(results: Sequence[Result], scale: float) -> dict[tuple[str, str, st
     return found
 
 
+def _short(result: Result, out: Path, scale: float) -> list[int]:
+    """Of the runs of a cell, how many have fewer than 100 episodes at each checkpoint that they have reached."""
+    cell = result.cell
+    folder = run_folder(out, cell.jobs([0], scale)[0]).parent
+    runs = [load_run(file.parent) for file in sorted(folder.glob("seed-*/config.json"))]
+    counts = [
+        sum(run.last_step >= step and (run.episodes["step"] <= step).sum() < SCORE_WINDOW for run in runs)
+        for step in result.steps
+    ]
+    return [min(count, scores.size) for count, scores in zip([*counts[:-1], result.short], result.scores, strict=True)]
+
+
+def _spread(values: Array) -> Estimate:
+    """A mean over seeds with its 95 % interval, or with the range of two to four seeds."""
+    if 1 < values.size < statistics.MIN_SEEDS:
+        return Estimate(float(values.mean()), float(values.min()), float(values.max()))
+    return statistics.mean_interval(values)
+
+
+def _kind(seeds: int) -> str:
+    return "" if seeds < 2 else "range" if seeds < statistics.MIN_SEEDS else "95 % interval"
+
+
 def _rows(
-    results: Sequence[Result], comparisons: Mapping[tuple[str, str, str], Comparison]
+    results: Sequence[Result], comparisons: Mapping[tuple[str, str, str], Comparison], short: Sequence[Sequence[int]]
 ) -> Iterator[Sequence[object]]:
-    for result in results:
+    for result, few in zip(results, short, strict=True):
         cell = result.cell
         row = comparisons.get((cell.env, cell.algo, cell.variant))
         for i, (step, scores) in enumerate(zip(result.steps, result.scores, strict=True)):
-            mean = statistics.mean_interval(scores) if scores.size else Estimate(math.nan, math.nan, math.nan)
+            mean = _spread(scores) if scores.size else Estimate(math.nan, math.nan, math.nan)
             is_final = i == len(result.steps) - 1
             verdict = row.verdict if row and is_final else None
             yield (
-                *(cell.env, cell.algo, cell.variant, step, scores.size, result.asked),
+                *(cell.env, cell.algo, cell.variant, step, scores.size, result.asked, few[i]),
                 *(_cell(x) for x in mean),
+                _kind(scores.size),
                 _cell(row.paper if row and is_final else None),
                 _cell(reference.random_score(cell.env)),
                 *(_cell(reference.quoted_score(cell.env, name)) for name in QUOTED),
@@ -68,19 +100,20 @@ def _markdown(
     experiment: Experiment,
     results: Sequence[Result],
     comparisons: Mapping[tuple[str, str, str], Comparison],
+    short: Sequence[Sequence[int]],
     scale: float,
 ) -> Iterator[str]:
     yield f"# {experiment.name}: {experiment.title}"
     yield ""
     yield f"{experiment.item} of the paper. {experiment.shows}"
     yield ""
-    yield from _state(results, scale)
+    yield from _state(results, short, scale)
     yield ""
     yield from _score_table(results, comparisons)
-    if any(reference.quoted_score(r.cell.env, "qprop") is not None for r in results):
+    if scale == 1 and any(reference.quoted_score(r.cell.env, "qprop") is not None for r in results):
         yield ""
         yield from _quoted_table(results)
-    findings = list(_findings(experiment, results))
+    findings = list(_findings(experiment, results, scale))
     if findings:
         yield ""
         yield "## What the runs say"
@@ -90,25 +123,47 @@ def _markdown(
     yield "## What the paper claims"
     yield ""
     yield from (f"- {claim}" for claim in experiment.claims)
+    yield ""
+    yield from _claim_table(claims.check(experiment, results, scale))
 
 
-def _state(results: Sequence[Result], scale: float) -> Iterator[str]:
+def _claim_table(checks: Sequence[Check]) -> Iterator[str]:
+    """What the runs say of each claim; rules and reasons are in claims.py."""
+    yield "| claim | holds if | these runs | |"
+    yield "| --- | --- | --- | --- |"
+    for check in checks:
+        claim, rule, number = (part.replace("|", "\\|") for part in check[:3])
+        yield f"| {claim} | {rule} | {number} | {check.verdict} |"
+
+
+def _state(results: Sequence[Result], short: Sequence[Sequence[int]], scale: float) -> Iterator[str]:
     """How much of the experiment is there."""
-    asked, there = sum(r.asked for r in results), sum(r.finished for r in results)
-    yield f"- {there:,} of {asked:,} runs are finished."
+    asked, finished = sum(r.asked for r in results), sum(r.finished for r in results)
+    yield f"- {finished:,} of {asked:,} runs are finished."
     if scale < 1:
         yield f"- Runs have {scale:g} of the paper's steps: nothing here is comparable with its numbers."
-    short = sum(r.short for r in results)
-    if short:
-        yield f"- {short:,} runs have fewer than 100 episodes: their score is the mean of those they have."
-    seeds = min((r.final.size for r in results if r.final.size), default=0)
-    if 0 < seeds < statistics.MIN_SEEDS and scale == 1:
-        yield f"- Fewer than {statistics.MIN_SEEDS} seeds: ranges are printed, no verdicts."
-    yield "- A score is the mean of the last 100 training episodes, then over seeds; intervals are 95 % bootstrap."
+    for suite, shares in CHECKPOINTS.items():
+        of = [each for r, each in zip(results, short, strict=True) if r.cell.suite == suite]
+        there = [sum(counts) for counts in zip(*of, strict=True)]
+        said = [f"{count:,} at {share:.0%} of training" for count, share in zip(there, shares, strict=False) if count]
+        if said:
+            where = ", ".join(said).replace("%", " %")
+            yield f"- Runs on {suite} tasks with fewer than 100 episodes, whose score is the mean of those: {where}."
+    if 0 < _fewest(results) < statistics.MIN_SEEDS:
+        yield f"- Fewer than {statistics.MIN_SEEDS} seeds: ranges are printed, no intervals and no verdicts."
+    has_interval = any(r.final.size >= statistics.MIN_SEEDS for r in results)
+    near = "; intervals are 95 % bootstrap" if has_interval else ""
+    yield f"- A score is the mean of the last 100 training episodes, then over seeds{near}."
+
+
+def _fewest(results: Sequence[Result]) -> int:
+    """Seeds of the smallest cell that has a score."""
+    return min((r.final.size for r in results if r.final.size), default=0)
 
 
 def _score_table(results: Sequence[Result], comparisons: Mapping[tuple[str, str, str], Comparison]) -> Iterator[str]:
-    yield "| task | algorithm | seeds | at step | ours | 95 % interval | the paper | verdict |"
+    kinds = dict.fromkeys(_kind(r.final.size) for r in results if r.final.size > 1)
+    yield f"| task | algorithm | seeds | at step | ours | {' or '.join(kinds) or 'range'} | the paper | verdict |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for result in results:
         cell = result.cell
@@ -118,7 +173,7 @@ def _score_table(results: Sequence[Result], comparisons: Mapping[tuple[str, str,
             yield f"{head} | – | – | {paper} | {'no episode has ended' if result.finished else 'no finished run'} |"
             continue
         row = comparisons.get((cell.env, cell.algo, cell.variant))
-        mean = row.mean if row else statistics.mean_interval(result.final)
+        mean = _spread(result.final)
         paper = _shown(row.paper if row else None)
         verdict = row.verdict.text if row and row.verdict else ""
         yield f"{head} | {format_return(mean.value)} | {_interval(mean)} | {paper} | {verdict} |"
@@ -139,13 +194,11 @@ def _quoted_table(results: Sequence[Result]) -> Iterator[str]:
         yield f"| {result.cell.task} | {ours} | {' | '.join(_shown(x) for x in others)} |"
 
 
-def _findings(experiment: Experiment, results: Sequence[Result]) -> Iterator[str]:
-    """The numbers that the experiment's claims are about."""
-    if experiment.name in ("mujoco-table", "atari-table", "atari-wins", "curves"):
+def _findings(experiment: Experiment, results: Sequence[Result], scale: float) -> Iterator[str]:
+    """Wins, aggregates and logged quantities."""
+    if experiment.name in ("mujoco-table", "atari-table", "atari-wins", "curves", "curves-mujoco", "curves-atari"):
         for suite in dict.fromkeys(r.cell.suite for r in results):
-            yield from _suite_findings(suite, [r for r in results if r.cell.suite == suite])
-    if experiment.name == "mujoco-table":
-        yield from _mujoco_findings(results)
+            yield from _suite_findings(suite, [r for r in results if r.cell.suite == suite], scale)
     columns = LOGGED.get(experiment.name, ())
     if columns:
         yield from _logged_table(results, columns)
@@ -158,7 +211,7 @@ LOGGED = {  # columns of updates.csv that an experiment is about
 }
 
 
-def _suite_findings(suite: str, results: Sequence[Result]) -> Iterator[str]:
+def _suite_findings(suite: str, results: Sequence[Result], scale: float) -> Iterator[str]:
     """Wins at every checkpoint, aggregates and the chance of improvement, over tasks that every algorithm has."""
     algos = list(dict.fromkeys(r.cell.algo for r in results))
     by_cell = {(r.cell.env, r.cell.algo): r for r in results}
@@ -170,64 +223,44 @@ def _suite_findings(suite: str, results: Sequence[Result]) -> Iterator[str]:
     if not envs:
         yield f"- {suite}: no task has finished runs of every algorithm yet."
         return
-    yield f"Tasks won, {suite}, on the {len(envs)} tasks that have runs of every algorithm (95 % interval):"
+    has_interval = _fewest(results) >= statistics.MIN_SEEDS
+    near = " (95 % interval)" if has_interval else ""
+    yield f"Tasks won, {suite}, on the {len(envs)} tasks that have runs of every algorithm{near}:"
     yield ""
     yield f"| at | {' | '.join(algos)} | tied |"
     yield f"| --- |{' --- |' * (len(algos) + 1)}"
     for i, step in enumerate(by_cell[envs[0], algos[0]].steps):
         found = statistics.win_estimate({e: {a: by_cell[e, a].scores[i] for a in algos} for e in envs})
-        cells = " | ".join(_with_interval(found.won[a], _whole) for a in algos)
+        cells = " | ".join(_with_interval(found.won[a], _whole, has_interval) for a in algos)
         yield f"| {step:,} steps | {cells} | {', '.join(found.ties) or '–'} |"
-    if suite == "atari":
+    if suite == "atari" and scale == 1:
         for name, share in (("won_40pct", "40 %"), ("won_80pct", "80 %"), ("won_final", "100 %")):
             printed = reference.paper_wins()
             yield f"| the paper, of 49, at {share} | {' | '.join(str(printed[a][name]) for a in algos)} | |"
     yield ""
-    yield from _aggregate_table({a: {e: by_cell[e, a].final for e in envs} for a in algos})
+    yield from _aggregate_table({a: {e: by_cell[e, a].final for e in envs} for a in algos}, has_interval, scale)
 
 
-def _aggregate_table(scores: Mapping[str, Mapping[str, Array]]) -> Iterator[str]:
+def _aggregate_table(scores: Mapping[str, Mapping[str, Array]], has_interval: bool, scale: float) -> Iterator[str]:
     norms = {env: reference.norm(env) for env in next(iter(scores.values()))}
     known = {env: norm for env, norm in norms.items() if norm is not None}
     low, high = ({env: getattr(norm, name) for env, norm in known.items()} for name in ("low", "high"))
     meaning = next(iter(known.values())).meaning
-    yield f"Normalised scores: 0 is random play, 1 is {meaning}."
+    care = "" if scale == 1 else f" These runs have {scale:g} of the paper's steps: not comparable with it."
+    near = ", with 95 % intervals" if has_interval else ""
+    yield f"Normalised scores{near}: 0 is random play, 1 is {meaning}.{care}"
     yield ""
     yield "| algorithm | IQM | median | mean | optimality gap | P(P3O is better) |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for algo, of_tasks in scores.items():
         found = statistics.aggregates(statistics.normalise(of_tasks, low, high))
-        cells = " | ".join(_with_interval(e, _two) for e in found)
+        cells = " | ".join(_with_interval(e, _two, has_interval) for e in found)
         chance = "–"
         if algo != "p3o" and "p3o" in scores:
             estimate = statistics.probability_of_improvement(scores["p3o"], of_tasks)
-            chance = _with_interval(estimate, _two)
+            chance = _with_interval(estimate, _two, has_interval)
         yield f"| {algo} | {cells} | {chance} |"
     yield ""
-
-
-def _mujoco_findings(results: Sequence[Result]) -> Iterator[str]:
-    means = {(r.cell.env, r.cell.algo): float(r.final.mean()) for r in results if r.final.size}
-    envs = list(dict.fromkeys(env for env, _ in means))
-
-    def pairs(a: str, b: str) -> list[tuple[float, float]]:
-        return [(means[e, a], means[e, b]) for e in envs if (e, a) in means and (e, b) in means]
-
-    for other in ("ppo", "a2c"):
-        if pairs("p3o", other) and min(y for _, y in pairs("p3o", other)) > 0:
-            ratio = float(np.median([x / y for x, y in pairs("p3o", other)]))
-            yield f"- median over tasks of P3O's score over {other.upper()}'s: {ratio:.2f}"
-    both = pairs("a2c", "a2cg")
-    if both:
-        yield f"- A2C is above A2CG on {sum(x > y for x, y in both)} of {len(both)} tasks"
-    quoted = [e for e in envs if reference.quoted_score(e, "qprop") is not None and (e, "p3o") in means]
-    above = 0
-    for env in quoted:
-        others = [reference.quoted_score(env, name) for name in QUOTED]
-        others += [means.get((env, algo)) for algo in ("a2c", "ppo")]
-        above += means[env, "p3o"] > max(x for x in others if x is not None)
-    if quoted:
-        yield f"- P3O is above Q-Prop, IPG and our A2C and PPO on {above} of {len(quoted)} tasks"
 
 
 def _logged_table(results: Sequence[Result], columns: Sequence[str]) -> Iterator[str]:
@@ -264,9 +297,9 @@ def _two(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"  # no -0.00
 
 
-def _with_interval(estimate: Estimate, shown: Callable[[float], str]) -> str:
+def _with_interval(estimate: Estimate, shown: Callable[[float], str], has_interval: bool) -> str:
     interval = _interval(estimate, shown)
-    return shown(estimate.value) if interval == "–" else f"{shown(estimate.value)} ({interval})"
+    return shown(estimate.value) if interval == "–" or not has_interval else f"{shown(estimate.value)} ({interval})"
 
 
 def _interval(estimate: Estimate, shown: Callable[[float], str] = format_return) -> str:

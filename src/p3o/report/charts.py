@@ -7,7 +7,7 @@ import numpy as np
 
 from p3o.report.axes import Axis, band_path, line_path, linear_axis, log_axis, short_count, thin, tick, value_axis
 from p3o.report.find import Group, Study, asked_steps, seconds_of, seed_of
-from p3o.report.results import Overall
+from p3o.report.results import Efficiency, Overall
 from p3o.runs import Array, Metric, Run, format_number, format_return, metric, window_mean
 
 GRID_POINTS = 200
@@ -287,6 +287,29 @@ def profile_chart(overall: Overall, study: Study) -> StudyChart:
         {"score": taus},
         {"score": linear_axis(0, float(taus[-1]), 6, tick)},
         {"linear": linear_axis(-0.02, 1.02, 5)},
+        series,
+    )
+
+
+def efficiency_chart(found: Efficiency, study: Study) -> StudyChart | None:
+    """The interquartile mean over tasks along training; None before any point has one."""
+    labels, groups = study.labels(), study.groups
+    series = [
+        Series(group, labels[group], groups.index(group), {"share": Band(*curve)}, [])
+        for group, curve in found.curves.items()
+        if np.isfinite(curve[0]).any()
+    ]
+    if not series:
+        return None
+    values = np.concatenate([values for s in series for values in s.on["share"]])
+    return StudyChart(
+        "efficiency",
+        "Sample efficiency",
+        "interquartile mean of normalised scores",
+        describe(series, format_number),
+        {"share": found.shares},
+        {"share": linear_axis(0, 100, 5, lambda value: f"{value:.0f} %")},
+        {"linear": value_axis(values, 5)},
         series,
     )
 

@@ -15,6 +15,7 @@ from p3o.report.charts import (
     StudyChart,
     colour_of,
     dash_of,
+    efficiency_chart,
     inside_charts,
     learning_charts,
     profile_chart,
@@ -22,7 +23,7 @@ from p3o.report.charts import (
 from p3o.report.files import file_name, write_file
 from p3o.report.find import Group
 from p3o.report.results import Results
-from p3o.report.tables import Table, all_tables
+from p3o.report.tables import Cell, Table, all_tables
 from p3o.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
+ACROSS = {"steps": "environment steps", "score": "normalised score", "share": "percent of training"}
 METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -78,7 +80,20 @@ def make_folder(folder: Path) -> None:
 
 
 def table_rows(table: Table) -> list[list[Any]]:
-    return [table.head, *([cell.value for cell in row] for row in table.rows)]
+    """A head and the values; a column of means has its low, high and seeds beside it (below five seeds the range)."""
+    columns = range(len(table.head))
+    wide = {j for j in columns if any(row[j].around for row in table.rows)}
+    head = [name for j in columns for name in _heads(table.head[j], j in wide)]
+    return [head, *([value for j in columns for value in _values(row[j], j in wide)] for row in table.rows)]
+
+
+def _heads(name: str, is_wide: bool) -> list[str]:
+    return [name, f"{name} low", f"{name} high", f"{name} seeds"] if is_wide else [name]
+
+
+def _values(cell: Cell, is_wide: bool) -> list[Any]:
+    low, high, seeds = cell.around or (np.nan, np.nan, "")
+    return [cell.value, *("" if np.isnan(v) else v for v in (low, high)), seeds] if is_wide else [cell.value]
 
 
 def as_csv(rows: list[list[Any]]) -> bytes:
@@ -112,6 +127,13 @@ def drawings(results: Results) -> Iterator[Drawing]:
             caption = "Performance profile: share of runs above each normalised score, with 95 % intervals"
             yield Drawing("profile", caption, _lines([chart]), chart_rows(chart))
             yield _aggregates(results)
+        efficiency = efficiency_chart(results.efficiency, study) if results.efficiency else None
+        if efficiency and results.efficiency:
+            caption = (
+                "Sample efficiency: interquartile mean of scores normalised so that "
+                f"{results.efficiency.how}, along training, with 95 % intervals"
+            )
+            yield Drawing("efficiency", caption, _lines([efficiency]), chart_rows(efficiency))
         improvements = results.improvements
         if improvements and results.lead is not None:
             lead = results.labels[results.lead]
@@ -156,7 +178,7 @@ def _lines(charts: list[StudyChart]) -> "Figure":
         if chart.first_y.is_log:
             axis.set_yscale("log")
         axis.set_title(chart.title)
-        axis.set_xlabel("environment steps" if kind == "steps" else "normalised score")
+        axis.set_xlabel(ACROSS[kind])
         if kind == "steps":
             axis.xaxis.set_major_formatter(lambda value, _: short_count(value))
             axis.locator_params(axis="x", nbins=6 if is_one else 3)

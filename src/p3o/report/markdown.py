@@ -34,7 +34,7 @@ def render(results: Results, figures: list[tuple[str, str]]) -> str:
         parts += [
             f"![{escaped(caption)}]({address})"
             for address, caption in figures
-            if (table.key == "aggregates" and re.search(r"/(aggregates|profile)\.svg$", address))
+            if (table.key == "aggregates" and re.search(r"/(aggregates|profile|efficiency)\.svg$", address))
             or (table.key == "improvement" and address.endswith("/improvement.svg"))
         ]
     inside = [figure for figure in figures if "/inside-" in figure[0]]

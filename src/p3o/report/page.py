@@ -4,7 +4,15 @@ from typing import Any
 
 from p3o.report import words
 from p3o.report.cautions import cautions
-from p3o.report.charts import StudyChart, colour_of, dash_of, inside_charts, learning_charts, profile_chart
+from p3o.report.charts import (
+    StudyChart,
+    colour_of,
+    dash_of,
+    efficiency_chart,
+    inside_charts,
+    learning_charts,
+    profile_chart,
+)
 from p3o.report.find import Group
 from p3o.report.results import Results
 from p3o.report.tables import all_tables, common_settings
@@ -18,8 +26,13 @@ def render_study(results: Results) -> str:
     curves = learning_charts(study)
     inside = inside_charts(study)
     profile = profile_chart(results.overall, study) if results.overall else None
+    efficiency = efficiency_chart(results.efficiency, study) if results.efficiency else None
     tables = {table.key: table for table in all_tables(results)}
-    charts = [*curves, *([profile] if profile else []), *(chart for _, row in inside for chart in row)]
+    charts = [
+        *curves,
+        *(chart for chart in (profile, efficiency) if chart),
+        *(chart for _, row in inside for chart in row),
+    ]
     return template("study.html.j2").render(
         title=words.title(results),
         facts=words.facts(results),
@@ -33,6 +46,8 @@ def render_study(results: Results) -> str:
         scores=[table for key, table in tables.items() if key.startswith("scores")],
         tables=tables,
         profile=profile,
+        efficiency=efficiency,
+        scale=results.efficiency.how if results.efficiency else "",
         inside=inside,
         common=common_settings(results),
         commands=commands(study.cells),

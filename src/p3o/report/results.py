@@ -1,5 +1,6 @@
 """The numbers of a study: scores at checkpoints, what they say beside the paper, aggregates over tasks."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,7 @@ from p3o import statistics
 from p3o.experiments import reference
 from p3o.experiments.compare import compare
 from p3o.report.axes import short_count
+from p3o.report.departures import departures
 from p3o.report.find import Group, Study, score
 from p3o.runs import Array
 from p3o.statistics import Aggregates, Estimate, Profile, Verdict, WinEstimate
@@ -18,6 +20,7 @@ from p3o.statistics import Aggregates, Estimate, Profile, Verdict, WinEstimate
 MUJOCO_CHECKPOINTS = (1_000_000, 2_000_000, 3_000_000)
 ATARI_CHECKPOINTS = (0.4, 0.8)
 PROFILE_POINTS = 101
+EFFICIENCY_POINTS = 25
 MAX_TAU = 8.0
 
 
@@ -50,6 +53,16 @@ class Overall:
     @property
     def tasks(self) -> list[str]:
         return list(next(iter(self.scores.values())))
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The interquartile mean over tasks along training."""
+
+    how: str
+    tasks: tuple[str, ...]
+    shares: Array  # of training, in percent
+    curves: dict[Group, tuple[Array, Array, Array]]  # value, low and high at each share; NaN where a task has no score
 
 
 @dataclass(frozen=True)
@@ -121,8 +134,8 @@ class Results:
     def beside_paper(self) -> list[PaperRow]:
         """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end.
 
-        A variant is a departure from the algorithm, so it has no number there. Algorithms are set against each other
-        within a preset and at the same step.
+        A variant is a departure from the algorithm, so it has no number there. A departure without a name gets no
+        verdict. Algorithms are set against each other within a preset and at the same step.
         """
         suites = {task: row.suite for task in self.study.tasks if (row := reference.find_task(task))}
         return [row for task, suite in suites.items() for row in self._paper_rows(task, reference.PAPER_STEPS[suite])]
@@ -133,14 +146,21 @@ class Results:
         plain = [group for group in self.study.groups_of(task) if not group.variant]
         for kin in dict.fromkeys((g.preset, g.source, self.study.asked(task, g)) for g in plain):
             step = min(full, kin[2])
-            scale = min(round(step / full, 3), 0.999) if step < full else 1.0
+            scale = min(float(f"{step / full:.3g}"), 0.999) if step < full else 1.0
             scores = {
                 g: v for g, v in self.scores(task, step).items() if g in plain and (g.preset, g.source) == kin[:2]
             }
-            found = compare(task, {group.algo: values for group, values in scores.items()}, scale)
-            for (group, values), row in zip(scores.items(), found, strict=True):
-                if row.paper is not None and row.verdict and self.study.asked(task, group) == kin[2]:
-                    rows.append(PaperRow(task, group, step, values, row.paper, row.verdict))
+            printed = {group for group in scores if reference.paper_score(task, group.algo) is not None}
+            departing = {g: why for g in scores if g in printed and (why := departures(self.study, task, g))}
+            true = {group: values for group, values in scores.items() if group not in departing}
+            found = dict(zip(true, compare(task, {g.algo: v for g, v in true.items()}, scale), strict=True))
+            for group, values in scores.items():
+                paper = reference.paper_score(task, group.algo)
+                if paper is None or self.study.asked(task, group) != kin[2]:
+                    continue
+                verdict = _departed(values, departing[group]) if group in departing else found[group].verdict
+                assert verdict is not None
+                rows.append(PaperRow(task, group, step, values, paper, verdict))
         return rows
 
     @cached_property
@@ -165,6 +185,37 @@ class Results:
             profiles={group: statistics.performance_profile(row, taus) for group, row in normal.items()},
             left_out=tuple(group for group in self.study.groups if group not in groups),
         )
+
+    @cached_property
+    def efficiency(self) -> Efficiency | None:
+        """The IQM at every 4 % of training, over the tasks with a published scale; None with fewer than two."""
+        if self.overall is None:
+            return None
+        norms = {task: norm for task in self.overall.tasks if (norm := reference.norm(task))}
+        kinds = [norm.meaning for norm in norms.values()]
+        meaning = max(kinds, key=kinds.count, default="")
+        norms = {task: norm for task, norm in norms.items() if norm.meaning == meaning}
+        if len(norms) < 2:
+            return None
+        low, high = ({task: getattr(norm, name) for task, norm in norms.items()} for name in ("low", "high"))
+        shares = np.linspace(100 / EFFICIENCY_POINTS, 100, EFFICIENCY_POINTS)
+        groups = list(self.overall.scores)
+        found: dict[Group, list[Estimate]] = {group: [] for group in groups}
+        for share in shares:
+            rows = {task: self.scores(task, round(share / 100 * self.study.common_steps(task))) for task in norms}
+            for group in groups:
+                there = {task: row[group] for task, row in rows.items() if group in row}
+                is_whole = len(there) == len(norms)
+                normal = statistics.normalise(there, low, high)
+                found[group].append(statistics.iqm_interval(normal) if is_whole else Estimate(*[math.nan] * 3))
+        curves = {group: tuple(np.array(values).T) for group, values in found.items()}
+        how = f"random play is 0, {meaning} is 1"
+        return Efficiency(how, tuple(norms), shares, {g: (c[0], c[1], c[2]) for g, c in curves.items()})
+
+
+def _departed(values: Array, why: tuple[str, ...]) -> Verdict:
+    """In the place of a verdict, with no difference from the paper's number."""
+    return Verdict("departure", f"departure: {'; '.join(why)}", statistics.mean_interval(values), math.nan)
 
 
 def named(row: Mapping[Group, Array], labels: Mapping[Group, str]) -> dict[str, Array]:

@@ -22,6 +22,15 @@ class Cell(NamedTuple):
     note: str = ""  # smaller, below the text
     mark: str = ""  # best, good, bad
     bar: tuple[float, float, float] | None = None  # left end, right end and dot of an interval, in percent
+    around: "Around | None" = None  # for CSV
+
+
+class Around(NamedTuple):
+    """What is known about a mean: its interval, or the range of few seeds; NaN where there is neither."""
+
+    low: float
+    high: float
+    seeds: int
 
 
 class Table(NamedTuple):
@@ -99,16 +108,23 @@ def _score_cell(values: Array | None, best: float, may_be_best: bool, with_seeds
     mean = float(values.mean())
     mark = "best" if may_be_best and mean >= best - 1e-12 * abs(best) else ""
     seeds = [_count(values.size, "seed")] if with_seeds else []
-    return Cell(format_return(mean), mean, "\n".join([part for part in (spread(values), *seeds) if part]), mark)
+    note = "\n".join([part for part in (spread(values), *seeds) if part])
+    return Cell(format_return(mean), mean, note, mark, around=around(values))
+
+
+def around(values: Array) -> Around:
+    if 1 < values.size < MIN_SEEDS:
+        return Around(float(values.min()), float(values.max()), values.size)
+    _, low, high = mean_interval(values)
+    return Around(low, high, values.size)
 
 
 def spread(values: Array) -> str:
-    """What is known about a mean over seeds: its interval, or the range of few seeds."""
-    if values.size == 1:
-        return ""
-    if values.size < MIN_SEEDS:
-        return f"{format_return(float(values.min()))} to {format_return(float(values.max()))}"
-    return interval(mean_interval(values), format_return)
+    """What is known about a mean over seeds, in words."""
+    low, high, seeds = around(values)
+    if seeds < MIN_SEEDS:
+        return "" if math.isnan(low) else f"{format_return(low)} to {format_return(high)}"
+    return interval(Estimate(math.nan, low, high), format_return)
 
 
 def interval(estimate: Estimate, say: Callable[[float], str] = format_number) -> str:
@@ -117,14 +133,15 @@ def interval(estimate: Estimate, say: Callable[[float], str] = format_number) ->
 
 def win_table(results: Results) -> Table:
     """On how many tasks each group has the highest mean, and what resampling the seeds does to that."""
-    wins, rows = results.wins, []
+    wins, names, rows = results.wins, results.labels, []
     if wins is not None and len(wins.p_win) > 1:
         most = max(estimate.value for estimate in wins.won.values())
         for name, estimate in sorted(wins.won.items(), key=lambda item: -item[1].value):
             there = [task for task, row in wins.p_win.items() if name in row]
             share = sum(wins.p_win[task][name] for task in there) / len(there)
             mark = "best" if estimate.value == most else ""
-            won = Cell(f"{estimate.value:.0f}", int(estimate.value), mark=mark)
+            seeds = min(values.size for task in there for g, values in results.final[task].items() if names[g] == name)
+            won = Cell(f"{estimate.value:.0f}", int(estimate.value), mark=mark, around=Around(*estimate[1:], seeds))
             near = Cell(interval(estimate, lambda v: f"{v:.0f}") or "–", interval(estimate, lambda v: f"{v:.0f}"))
             rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, lambda v: f"{v:.2f}")])
     ties = f" Shared, and counted for nobody: {', '.join(wins.ties)}." if wins and wins.ties else ""
@@ -148,11 +165,12 @@ def paper_table(results: Results) -> Table:
             [
                 text(row.task),
                 text(results.labels[row.group]),
+                text(row.group.preset or "–"),
                 Cell(short_count(row.step), row.step),
                 Cell(str(row.scores.size), row.scores.size),
-                Cell(format_return(mean.value), mean.value, spread(row.scores)),
+                Cell(format_return(mean.value), mean.value, spread(row.scores), around=around(row.scores)),
                 number(row.paper, format_return),
-                number(row.verdict.gap, lambda gap: f"{gap:+,.1f}"),
+                number(row.verdict.gap, lambda gap: "–" if math.isnan(gap) else f"{gap:+,.1f}"),
                 text(row.verdict.name, _reason(row.verdict), MARKS.get(row.verdict.name, "")),
             ]
         )
@@ -160,10 +178,12 @@ def paper_table(results: Results) -> Table:
         "By rules fixed before any run: at least 5 seeds and the paper's number of steps are needed for a verdict. "
         "Exceeds: the whole 95 % interval of our mean lies above the paper's number. Reproduced: the interval holds "
         "it, or our mean is within 10 % of its distance from random play. Ordering reproduced: neither, but P3O's runs "
-        "beat the baselines' more often than not, with an interval above one half. The paper's MuJoCo tasks were of "
-        "version -v2; rewards differ a little between versions."
+        "beat the baselines' more often than not, with an interval above one half. Departure: a setting or an "
+        "environment's argument is not the preset's, so there is no verdict. The preset paper has the paper's "
+        "settings, default ours: its verdicts set our preset beside the paper's number, not the paper's settings. "
+        "The paper's MuJoCo tasks were of version -v2; rewards differ a little between versions."
     )
-    head = ["environment", "algorithm", "steps", "seeds", "ours", "paper", "difference", "verdict"]
+    head = ["environment", "algorithm", "preset", "steps", "seeds", "ours", "paper", "difference", "verdict"]
     return Table("paper", "Beside the paper", note, head, rows)
 
 
@@ -177,7 +197,8 @@ def aggregate_table(results: Results, overall: Overall) -> Table:
     limits = {name: _limits(getattr(a, name) for a in overall.aggregates.values()) for name in columns}
     rows = []
     for group, found in overall.aggregates.items():
-        cells = [_estimate_cell(getattr(found, name), *limits[name]) for name in columns]
+        seeds = min(values.size for values in overall.scores[group].values())
+        cells = [_estimate_cell(getattr(found, name), *limits[name], seeds) for name in columns]
         rows.append([text(results.labels[group]), *cells])
     best = [max, max, max, min]
     for j, pick in enumerate(best, start=1):
@@ -203,7 +224,9 @@ def improvement_table(results: Results) -> Table:
         assert results.lead is not None
         pair = text(f"{results.labels[results.lead]} over {results.labels[group]}")
         seeds = min(results.final[t][g].size for t in both for g in (group, results.lead))
-        rows.append([pair, _estimate_cell(estimate, 0, 1), Cell(str(len(both)), len(both)), _sure(estimate, seeds)])
+        rows.append(
+            [pair, _estimate_cell(estimate, 0, 1, seeds), Cell(str(len(both)), len(both)), _sure(estimate, seeds)]
+        )
     note = (
         "The chance that a run of the first beats a run of the second on the same environment, a tie counting half, "
         "averaged over the environments that both have; 95 % interval by stratified bootstrap over seeds."
@@ -229,10 +252,11 @@ def _limits(estimates: Iterable[Estimate]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _estimate_cell(estimate: Estimate, low: float, high: float) -> Cell:
+def _estimate_cell(estimate: Estimate, low: float, high: float, seeds: int) -> Cell:
     places = [(value - low) / (high - low) * 100 for value in (estimate.low, estimate.high, estimate.value)]
     bar = (places[0], places[1], places[2]) if math.isfinite(places[0]) else None
-    return Cell(f"{estimate.value:.2f}", estimate.value, interval(estimate, lambda v: f"{v:.2f}"), bar=bar)
+    near = Around(estimate.low, estimate.high, seeds)
+    return Cell(f"{estimate.value:.2f}", estimate.value, interval(estimate, lambda v: f"{v:.2f}"), bar=bar, around=near)
 
 
 def difference_tables(results: Results) -> list[Table]:
@@ -300,8 +324,11 @@ def cost_table(results: Results) -> Table:
                     number(total, _whole),
                 ]
             )
-    note = "Steps per second: steps over seconds of a whole run, the median over runs. A run keeps one core busy."
-    head = ["environment", "algorithm", "runs", "steps", "steps/s", "time", "core-seconds"]
+    note = (
+        "Steps per second: steps over seconds of training of a whole run, the median over runs. Training time, of all "
+        "runs together, leaves out start-up and compilation; on a CPU a run keeps one core busy."
+    )
+    head = ["environment", "algorithm", "runs", "steps", "steps/s", "training time", "training seconds"]
     return Table("cost", "Speed and cost", note, head, rows)
 
 

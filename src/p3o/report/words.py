@@ -16,6 +16,7 @@ MAX_NAMED = 4
 VERDICTS = {
     "exceeds": "exceeded",
     "ordering reproduced": "reproduced in their ordering only",
+    "departure": "without a verdict, for departing from the preset",
     "not comparable": "not comparable, for want of steps",
     "no verdict": f"without a verdict, for want of {MIN_SEEDS} seeds",
 }
@@ -70,12 +71,13 @@ def _winner(results: Results) -> str:
         return _only_scores(results)
     total = len(wins.p_win)
     ranked = sorted(wins.won.items(), key=lambda item: -item[1].value)
+    seeds = fewest(results)
     if total == 1:
         return _winner_of_one(results)
     said = [
-        f"{name} has the highest score on {estimate.value:.0f} of {total} environments{_range(estimate)}"
+        f"{name} has the highest score on {estimate.value:.0f} of {total} environments{_range(estimate, seeds)}"
         if i == 0
-        else f"{name} on {estimate.value:.0f}{_range(estimate)}"
+        else f"{name} on {estimate.value:.0f}{_range(estimate, seeds)}"
         for i, (name, estimate) in enumerate(ranked)
         if estimate.value or i == 0
     ]
@@ -85,8 +87,17 @@ def _winner(results: Results) -> str:
     return f"{', '.join(said)}{nobody}.{ties}"
 
 
-def _range(estimate: Estimate) -> str:
-    if math.isnan(estimate.low) or estimate.low == estimate.high:
+def fewest(results: Results) -> int:
+    """Seeds of the smallest cell that has a score: below five no sentence gives an interval."""
+    return min((values.size for row in results.final.values() for values in row.values()), default=0)
+
+
+def _near(estimate: Estimate, seeds: int) -> str:
+    return "" if seeds < MIN_SEEDS else interval(estimate, lambda value: f"{value:.2f}")
+
+
+def _range(estimate: Estimate, seeds: int) -> str:
+    if seeds < MIN_SEEDS or math.isnan(estimate.low) or estimate.low == estimate.high:
         return ""
     return f" (95 % interval {estimate.low:.0f} to {estimate.high:.0f})"
 
@@ -118,14 +129,15 @@ def _how_sure(results: Results) -> str:
     """Probability of improvement of the lead over each other group, and whether there are seeds enough to say so."""
     said: list[str] = []
     for group, estimate in results.improvements.items():
-        near = interval(estimate, lambda value: f"{value:.2f}")
+        near = _near(estimate, fewest(results))
         with_ = "with probability" if not said else "with"
         said.append(f"of {results.labels[group]} {with_} {estimate.value:.2f}{f' {near}' if near else ''}")
     if not said or results.lead is None:
         return ""
-    few = min(len(cell) for cell in results.study.cells.values())
+    few = fewest(results)
     care = (
-        f" An interval from {count(few, 'seed')} cannot be leaned on: a verdict takes {MIN_SEEDS}."
+        f" {count(few, 'seed').capitalize()} {'is' if few == 1 else 'are'} too few for an interval or a verdict, which "
+        f"take {MIN_SEEDS}."
         if few < MIN_SEEDS
         else " Above one half is better, and the whole interval above one half is a difference to rely on."
     )
@@ -138,7 +150,7 @@ def _overall(results: Results) -> str:
         return ""
     ranked = sorted(overall.aggregates.items(), key=lambda item: -item[1].iqm.value)
     said = [
-        f"{results.labels[group]} {found.iqm.value:.2f} {interval(found.iqm, lambda v: f'{v:.2f}')}".strip()
+        f"{results.labels[group]} {found.iqm.value:.2f} {_near(found.iqm, fewest(results))}".strip()
         for group, found in ranked
     ]
     which = (
@@ -148,12 +160,23 @@ def _overall(results: Results) -> str:
 
 
 def _paper(results: Results) -> str:
-    rows = results.beside_paper
-    if not rows:
-        return ""
-    found = Counter(row.verdict.name for row in rows)
-    said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
-    return f"Of {count(len(rows), 'number')} that the paper prints, {joined(said)}."
+    """What became of the paper's numbers, apart for each preset, with the versions of the environments."""
+    sentences = []
+    for preset in dict.fromkeys(row.group.preset for row in results.beside_paper):
+        rows = [row for row in results.beside_paper if row.group.preset == preset]
+        found = Counter(row.verdict.name for row in rows)
+        said = [f"{number} {VERDICTS.get(name, name)}" for name, number in found.most_common()]
+        versions = joined(sorted({f"-{row.task.rpartition('-')[2]}" for row in rows}))
+        whose = f"our preset {preset}, not the paper's settings," if preset else "settings that are not recorded"
+        whose = "the paper's settings" if preset == "paper" else whose
+        sentences.append(
+            f"Of {count(len(rows), 'number')} that the paper prints, with {whose} on {versions}: {joined(said)}."
+        )
+        away = [row for row in rows if row.verdict.name == "departure"]
+        named = [f"{results.labels[r.group]} on {r.task} ({r.verdict.text.partition(': ')[2]})" for r in away]
+        more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+        sentences += [f"Departures from the preset: {'; '.join(named[:MAX_NAMED])}{more}."] * bool(named)
+    return " ".join(sentences)
 
 
 def _replay(study: Study) -> str:
@@ -199,7 +222,7 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
         ("Runs", f"{len(runs):,}", "all finished" if done == len(runs) else f"{done:,} finished"),
         most,
         ("Steps", short_count(sum(run.last_step for run in runs)), "all runs together"),
-        ("Core time", duration(known) if known else "–", f"{known:,.0f} core-seconds" if known else ""),
+        ("Training time", duration(known) if known else "–", "all runs, without start-up" if known else ""),
     ]
 
 

@@ -7,7 +7,7 @@
   const isNumber = (value) => value !== null && value !== undefined;
   const say = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: Math.abs(value) < 1 ? 3 : Math.abs(value) < 1000 ? 4 : 5 });
   const clock = (s) => (s >= 5400 ? `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min` : s >= 90 ? `${Math.floor(s / 60)} min ${Math.round(s % 60)} s` : `${say(s)} s`);
-  const sayX = { steps: (v) => `step ${Math.round(v).toLocaleString("en-US")}`, time: (v) => `after ${clock(v)}`, score: (v) => `score above ${say(v)}` };
+  const sayX = { steps: (v) => `step ${Math.round(v).toLocaleString("en-US")}`, time: (v) => `after ${clock(v)}`, score: (v) => `score above ${say(v)}`, share: (v) => `at ${say(v)} % of training` };
 
   // From numbers to places in a square of 1000, y downwards, as in the page before the script ran.
   const place = (axis, value) => ((axis.log ? Math.log10(Math.max(value, 10 ** axis.low)) : value) - axis.low) / (axis.high - axis.low) * 1000;
@@ -105,7 +105,7 @@
       return this.shown.map(([s, index]) => {
         const [mean, low, high] = s.on[this.xKind].map((values) => values[i]);
         const there = s.seeds.filter((seed) => isNumber(seed[this.xKind]?.[i])).length;
-        const spread = !isNumber(low) ? "" : s.seeds.length || this.xKind !== "score" ? `± ${say((high - low) / 2)}` : `[${say(low)}, ${say(high)}]`;
+        const spread = !isNumber(low) ? "" : s.seeds.length || !["score", "share"].includes(this.xKind) ? `± ${say((high - low) / 2)}` : `[${say(low)}, ${say(high)}]`;
         const count = this.xKind === "steps" && there && there < s.seeds.length ? `${there} of ${s.seeds.length} seeds` : "";
         return { index, group: s.group, label: data.groups[s.group], mean, spread, count };
       }).filter((v) => isNumber(v.mean)).sort((a, b) => b.mean - a.mean);
