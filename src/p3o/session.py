@@ -327,8 +327,9 @@ class Session:
 def _change(key: str, before: Any, now: Any) -> str:
     """Which setting differs, and how."""
     if isinstance(before, dict) and isinstance(now, dict):
-        name = next(n for n in before.keys() | now.keys() if before.get(n) != now.get(n))
-        return f"{key} {name} is {now.get(name)}, the checkpoint was made with {before.get(name)}"
+        absent = "absent"
+        name = next(n for n in sorted(before.keys() | now.keys()) if before.get(n, absent) != now.get(n, absent))
+        return f"{key} {name} is {now.get(name, absent)}, the checkpoint was made with {before.get(name, absent)}"
     return f"{key} is {now}, the checkpoint was made with {before}"
 
 
