@@ -89,7 +89,7 @@ def test_mujoco_table(sweep, tmp_path):
     # 40 episodes at a third, 80 at two thirds, 120 at the end
     assert "fewer than 100 episodes, whose score is the mean of those: 64 at 33 % of training, 64 at 67 %" in text
     assert [r["short"] for r in rows[:3]] == ["2", "2", "0"]
-    assert "Q-Prop as" not in text  # nothing to stand beside the paper's
+    assert "IPG as the paper quotes" not in text  # nothing to stand beside the paper's
     assert "These runs have 0.01 of the paper's steps: not comparable with it." in text
     assert "| 8 of 8 | 8 of 8 | cannot tell: 0.01 of the paper's steps |" in text
 
@@ -104,7 +104,18 @@ def test_full_size_gets_verdicts_and_early_checkpoints_none(sweep, tmp_path):
     assert rows[-1]["spread"] == "95 % interval"
     text = (tmp_path / "summary.md").read_text()
     assert "| 3,000,000 steps | 8 (8 to 8) | 0 (0 to 0) | 0 (0 to 0) | 0 (0 to 0) | – |" in text
+    assert "IPG as the paper quotes" in text
     assert "| Hopper | 1,763.7 | 2,334.3 | 2,957.0 | – |" in text
+
+
+def test_four_seeds_get_their_range(sweep, tmp_path):
+    assert call("reproduce", "mujoco-table", tmp_path, "--seeds", "4").code == 0
+    row = table(tmp_path)[2]  # levels are 3000 to 3003
+    assert [float(row[name]) for name in ("low", "high")] == pytest.approx(
+        [3000 * 70.5 / 120, 3003 * 70.5 / 120], rel=1e-5
+    )
+    assert row["spread"] == "range"
+    assert (row["verdict"], "95 %" in (tmp_path / "summary.md").read_text()) == ("no verdict", False)
 
 
 def test_a_stopped_sweep_writes_no_table(sweep, tmp_path):
