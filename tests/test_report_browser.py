@@ -148,8 +148,7 @@ def test_the_table_and_the_curve_say_what_the_csv_files_say(page, sweep):
     for row in rows:
         for algo, shown in zip(ALGOS, row[2:], strict=True):
             files = sorted((sweep / row[0] / f"{algo}-default").glob("*/episodes.csv"))
-            episodes = [np.loadtxt(file, delimiter=",", skiprows=1) for file in files]
-    each = [rows[rows[:, 0] <= 5000][-100:, 2].mean() for rows in episodes]  # none that ended past the total
+            each = [np.loadtxt(file, delimiter=",", skiprows=1)[-100:, 2].mean() for file in files]
             assert float(shown.replace(",", "")) == pytest.approx(np.mean(each), abs=0.051)
             if row[0] == "CartPole-v1" and algo == "p3o":
                 said = page.run(f"document.querySelector('{CART} .probe').getAttribute('aria-valuetext')")
