@@ -170,7 +170,8 @@ def _folders(root: Path) -> Iterator[Path]:
 def _bare_runs(root: Path) -> list[Run]:
     """Files ENV/NAME/seed-N.csv.gz with steps and returns alone, as results/versus-sb3 has them.
 
-    They do not say how many steps were asked for: it is taken to be the most that any of the same task has, rounded up.
+    They do not say how many steps were asked for: it is taken to be the most that any of the same task has, rounded to
+    two digits: whole iterations end a little past it, episodes a little before.
     """
     files = [file for file in sorted(root.rglob("seed-*.csv.gz")) if BARE_NAME.fullmatch(file.name)]
     runs = [_bare_run(file) for file in files]
@@ -179,7 +180,7 @@ def _bare_runs(root: Path) -> list[Run]:
         most = max(run.last_step for run in same)
         unit = 10 ** max(len(str(most)) - 2, 0)
         for run in same:
-            run.config["steps"] = -(-most // unit) * unit
+            run.config["steps"] = round(most / unit) * unit
     return runs
 
 
