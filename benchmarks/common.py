@@ -1,5 +1,6 @@
 """What the benchmarks share: a process for each measurement, and tables and figures put into a page."""
 
+import argparse
 import json
 import os
 import platform
@@ -17,6 +18,15 @@ COLORS = dict(zip(PARTS_SHOWN, ("#4d4d4d", "#1b78b4", "#7fb8d8", "#b8b8b8", "#d9
 
 def usable_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+
+
+def add_page_options(parser: argparse.ArgumentParser, section: str) -> None:
+    """The options of benchmarks whose numbers go to a page: where to run, what to keep, what to write."""
+    parser.add_argument("--core", type=int, default=0, help="core to pin every process to; -1 for none")
+    parser.add_argument("--save", type=Path, help="file for the numbers")
+    parser.add_argument("--load", type=Path, help="numbers of an earlier run, instead of measuring")
+    parser.add_argument("--write", type=Path, help=f"page with the markers `{section} begin` and `{section} end`")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
 
 
 def pinned(command: Sequence[object], core: int | None) -> list[str]:

@@ -13,12 +13,20 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from common import COLORS, machine_line, markdown_table, pyplot, run_worker, save_figure, write_section
+from common import (
+    COLORS,
+    add_page_options,
+    machine_line,
+    markdown_table,
+    pyplot,
+    run_worker,
+    save_figure,
+    write_section,
+)
 
 TOLERANCE = 0.15  # of an exponent: caches and noise
 HORIZON = 10_000_000
@@ -234,12 +242,8 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="of measuring for each point")
-    parser.add_argument("--core", type=int, default=0, help="core to pin every process to; -1 for none")
     parser.add_argument("--only", nargs="+", default=list(SERIES), choices=list(SERIES))
-    parser.add_argument("--save", type=Path, help="file for the numbers")
-    parser.add_argument("--load", type=Path, help="numbers of an earlier run, instead of measuring")
-    parser.add_argument("--write", type=Path, help="page with the markers `growth begin` and `growth end`")
-    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    add_page_options(parser, "growth")
     options = parser.parse_args()
     if options.worker:
         return worker(options.worker)

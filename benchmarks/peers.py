@@ -15,12 +15,12 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from common import (
     COLORS,
     PARTS_SHOWN,
+    add_page_options,
     machine_line,
     markdown_table,
     pyplot,
@@ -288,11 +288,7 @@ def main() -> None:
     parser.add_argument("--envs", nargs="+", default=list(RATIOS), choices=list(RATIOS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--core", type=int, default=0, help="core to pin every process to; -1 for none")
-    parser.add_argument("--save", type=Path, help="file for the numbers")
-    parser.add_argument("--load", type=Path, help="numbers of an earlier run, instead of measuring")
-    parser.add_argument("--write", type=Path, help="page with the markers `peers begin` and `peers end`")
-    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    add_page_options(parser, "peers")
     options = parser.parse_args()
     if options.worker:
         return worker(options.worker)

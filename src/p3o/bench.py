@@ -3,9 +3,7 @@
 import importlib.util
 import itertools
 import math
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from rich.table import Table
 
 from p3o import algorithms
 from p3o.clocks import PARTS, Breakdown, breakdown
+from p3o.device import available_cores
 from p3o.display import NoDisplay
 from p3o.envs.gymnasium_env import HostVectorEnv
 from p3o.errors import UserError
@@ -83,11 +82,6 @@ class Picture(NamedTuple):
 
 def default_env() -> str:
     return "HalfCheetah-v5" if importlib.util.find_spec("mujoco") else "CartPole-v1"
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def measure(
@@ -168,9 +162,7 @@ def measure_one(job: Job, seconds: float, bare: float) -> Result:
         found.parts | {"logging": logging},
         set_up_seconds,
         compile_seconds,
-        replayed_product(setup, found)
-        if trainer.device.platform == "cpu"
-        else None,  # processor time says nothing else
+        replayed_product(setup, found),
         trainer.device.platform,
         trainer.placement.reason,
     )
@@ -240,8 +232,12 @@ def layer_shapes(setup: Setup) -> list[tuple[int, int, bool]]:
 
 
 def replayed_product(setup: Setup, found: Breakdown) -> Product | None:
-    """How fast P3O's replayed steps multiply matrices; None for other algorithms, images and too few updates."""
-    if setup.job.algo != "p3o" or setup.specs.observation.kind != "vector":
+    """How fast P3O's replayed steps multiply matrices; None for other algorithms, images and too few updates.
+
+    Judged by processor time, so None on a GPU too.
+    """
+    on_cpu = setup.trainer.device.platform == "cpu"
+    if setup.job.algo != "p3o" or setup.specs.observation.kind != "vector" or not on_cpu:
         return None
     each = step_seconds([m["off_policy_updates"] for m in found.metrics], found.update_seconds)
     if each is None:
@@ -295,7 +291,7 @@ def advice(picture: Picture, cores: int | None = None) -> list[str]:
     lines = []
     for reason in (_simulator_bound, _update_bound, _overhead_bound, _logging_bound):
         lines += reason(picture.results)
-    cores = num_cores() if cores is None else cores
+    cores = len(available_cores()) if cores is None else cores
     if cores > 1:
         lines.append(f"a run uses one core: {cores} runs at once on {cores} cores with `p3o sweep`")
     return lines
@@ -369,7 +365,7 @@ def as_json(picture: Picture) -> dict[str, Any]:
         "format": FORMAT,
         "env": picture.env,
         "preset": picture.preset,
-        "machine": machine() | {"usable_cores": num_cores()},
+        "machine": machine() | {"usable_cores": len(available_cores())},
         "versions": versions(),
         "import_seconds": picture.import_seconds,
         "simulator_steps_per_second": picture.bare_steps_per_second,

@@ -68,6 +68,13 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def available_cores() -> list[int]:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def free_memory() -> int | None:
     """Bytes that a new buffer may take on the host, or None where the system does not say."""
     try:

@@ -7,6 +7,7 @@ import gymnasium as gym
 
 from p3o.algorithms import ALGORITHMS
 from p3o.config import describe, make_config
+from p3o.device import available_cores
 from p3o.errors import UserError
 from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
@@ -52,7 +53,7 @@ def experiments(runs: Path = Path("runs")) -> Iterator[str]:
 
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--in {runs}: not a folder")
-    cores = cost.cores()
+    cores = len(available_cores())
     yield f"{'experiment':<25}{'in the paper':<21}{'runs':>5}{'there':>6}{'steps':>8}{'time here':>13}"
     for experiment in catalog.EXPERIMENTS.values():
         jobs = experiment.jobs()

@@ -14,6 +14,7 @@ from p3o.types import Trajectory
 
 MEASURED_UPDATES = 8
 WORTH_A_TRY = 1e-3  # seconds of an update below which starting a GPU's kernels alone takes longer
+NO_GPU = "setting device: gpu was asked for and JAX finds none; p3o[cuda] installs JAX for NVIDIA GPUs"
 MARGIN = 1.2  # how much faster the GPU has to be: on the CPU resume is exact without further ado
 
 
@@ -39,7 +40,7 @@ def place(algorithm: Algorithm, trajectory: Trajectory, observation_kind: str, w
     """The device for an algorithm's updates on trajectories like this one; `wanted` is auto, cpu or gpu."""
     gpus = accelerators() if wanted != "cpu" else []
     if wanted == "gpu" and not gpus:
-        raise UserError("setting device: gpu was asked for and JAX finds none; p3o[cuda] installs JAX for NVIDIA GPUs")
+        raise UserError(NO_GPU)
     placement = _choose(algorithm, trajectory, observation_kind, wanted, gpus)
     check_memory(algorithm.replay_bytes, placement.device)
     return placement

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from p3o.device import available_cores
 from p3o.errors import UserError
 from p3o.folder import command_line, lock, run_folder
 from p3o.jobs import Job
 from p3o.signals import StopSignals
 from p3o.sweeps.board import Board, make_board
-from p3o.sweeps.local import LocalPool, available_cores, check_gpu
+from p3o.sweeps.local import LocalPool, check_gpu
 from p3o.sweeps.plan import Run, check_jobs, check_memory, check_out, inspect
 from p3o.sweeps.schedule import Engine, Ledger, Schedule
 

@@ -39,14 +39,10 @@ def reproduce(
 
 
 def _write(experiment: catalog.Experiment, out: Path, seeds: Sequence[int] | None, scale: float) -> None:
-    """The report page, which a sweep writes itself, and the experiment's table."""
+    """The experiment's table; the page beside it is the sweep's."""
     from p3o.experiments import scores, tables
-    from p3o.report import write_report
 
     results = scores.collect(experiment, out, seeds, scale)
-    has_runs = any(result.final.size for result in results)
-    if has_runs and not (out / "report.html").exists():
-        write_report(out)
     try:
         files = tables.write(experiment, results, out, scale)
     except OSError as error:

@@ -24,7 +24,7 @@ class Result(NamedTuple):
     scores: tuple[Array, ...]  # [seeds], one array a checkpoint
     asked: int  # seeds
     finished: int  # runs
-    short: int  # runs whose last score rests on fewer than 100 episodes
+    short: tuple[int, ...]  # runs whose score there rests on fewer than 100 episodes, one number a checkpoint
     logs: tuple[dict[str, Array], ...]  # updates.csv of each run, by column
 
     @property
@@ -45,7 +45,8 @@ def _collect_cell(cell: Cell, out: Path, seeds: Sequence[int] | None, scale: flo
     runs = [replace(load_run(folder), is_failed=folder in failed) for folder in there]
     table = np.array([[_score(run, step) for step in steps] for run in runs]).reshape(len(runs), len(steps))
     scores = tuple(column[np.isfinite(column)] for column in table.T)
-    short = sum(int((run.episodes["step"] <= steps[-1]).sum()) < SCORE_WINDOW for run in runs)
+    few = np.array([[(run.episodes["step"] <= step).sum() < SCORE_WINDOW for step in steps] for run in runs], bool)
+    short = tuple(int(n) for n in (few.reshape(table.shape) & np.isfinite(table)).sum(0))
     finished = sum(run.is_finished for run in runs)
     return Result(cell, steps, scores, len(jobs), finished, short, tuple(run.updates for run in runs))
 

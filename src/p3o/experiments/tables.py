@@ -13,8 +13,7 @@ from p3o.experiments.catalog import CHECKPOINTS, Experiment
 from p3o.experiments.claims import Check
 from p3o.experiments.compare import Comparison, compare
 from p3o.experiments.scores import Result
-from p3o.folder import run_folder
-from p3o.runs import SCORE_WINDOW, format_number, format_return, load_run
+from p3o.runs import format_number, format_return
 from p3o.statistics import Array, Estimate
 
 QUOTED = ("qprop", "ipg")
@@ -30,10 +29,9 @@ HEADER = (
 def write(experiment: Experiment, results: Sequence[Result], out: Path, scale: float) -> list[Path]:
     """Both files, from the runs that are there."""
     comparisons = _compare(results, scale)
-    short = [_short(result, out, scale) for result in results]
     with open(out / "table.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEADER, *_rows(results, comparisons, short)])
-    lines = _markdown(experiment, results, comparisons, short, scale)
+        csv.writer(file, lineterminator="\n").writerows([HEADER, *_rows(results, comparisons)])
+    lines = _markdown(experiment, results, comparisons, scale)
     (out / "summary.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "table.csv", out / "summary.md"]
 
@@ -45,18 +43,6 @@ def _compare(results: Sequence[Result], scale: float) -> dict[tuple[str, str, st
         plain = {r.cell.algo: r.final for r in results if r.cell.env == env and not r.cell.variant and r.final.size}
         found |= {(env, row.algo, ""): row for row in compare(env, plain, scale)}
     return found
-
-
-def _short(result: Result, out: Path, scale: float) -> list[int]:
-    """Of the runs of a cell, how many have fewer than 100 episodes at each checkpoint that they have reached."""
-    cell = result.cell
-    folder = run_folder(out, cell.jobs([0], scale)[0]).parent
-    runs = [load_run(file.parent) for file in sorted(folder.glob("seed-*/config.json"))]
-    counts = [
-        sum(run.last_step >= step and (run.episodes["step"] <= step).sum() < SCORE_WINDOW for run in runs)
-        for step in result.steps
-    ]
-    return [min(count, scores.size) for count, scores in zip([*counts[:-1], result.short], result.scores, strict=True)]
 
 
 def _spread(values: Array) -> Estimate:
@@ -71,9 +57,9 @@ def _kind(seeds: int) -> str:
 
 
 def _rows(
-    results: Sequence[Result], comparisons: Mapping[tuple[str, str, str], Comparison], short: Sequence[Sequence[int]]
+    results: Sequence[Result], comparisons: Mapping[tuple[str, str, str], Comparison]
 ) -> Iterator[Sequence[object]]:
-    for result, few in zip(results, short, strict=True):
+    for result in results:
         cell = result.cell
         row = comparisons.get((cell.env, cell.algo, cell.variant))
         for i, (step, scores) in enumerate(zip(result.steps, result.scores, strict=True)):
@@ -81,7 +67,7 @@ def _rows(
             is_final = i == len(result.steps) - 1
             verdict = row.verdict if row and is_final else None
             yield (
-                *(cell.env, cell.algo, cell.variant, step, scores.size, result.asked, few[i]),
+                *(cell.env, cell.algo, cell.variant, step, scores.size, result.asked, result.short[i]),
                 *(_cell(x) for x in mean),
                 _kind(scores.size),
                 _cell(row.paper if row and is_final else None),
@@ -100,14 +86,13 @@ def _markdown(
     experiment: Experiment,
     results: Sequence[Result],
     comparisons: Mapping[tuple[str, str, str], Comparison],
-    short: Sequence[Sequence[int]],
     scale: float,
 ) -> Iterator[str]:
     yield f"# {experiment.name}: {experiment.title}"
     yield ""
     yield f"{experiment.item} of the paper. {experiment.shows}"
     yield ""
-    yield from _state(results, short, scale)
+    yield from _state(results, scale)
     yield ""
     yield from _score_table(results, comparisons)
     if scale == 1 and any(reference.quoted_score(r.cell.env, "qprop") is not None for r in results):
@@ -136,14 +121,14 @@ def _claim_table(checks: Sequence[Check]) -> Iterator[str]:
         yield f"| {claim} | {rule} | {number} | {check.verdict} |"
 
 
-def _state(results: Sequence[Result], short: Sequence[Sequence[int]], scale: float) -> Iterator[str]:
+def _state(results: Sequence[Result], scale: float) -> Iterator[str]:
     """How much of the experiment is there."""
     asked, finished = sum(r.asked for r in results), sum(r.finished for r in results)
     yield f"- {finished:,} of {asked:,} runs are finished."
     if scale < 1:
         yield f"- Runs have {scale:g} of the paper's steps: nothing here is comparable with its numbers."
     for suite, shares in CHECKPOINTS.items():
-        of = [each for r, each in zip(results, short, strict=True) if r.cell.suite == suite]
+        of = [r.short for r in results if r.cell.suite == suite]
         there = [sum(counts) for counts in zip(*of, strict=True)]
         said = [f"{count:,} at {share:.0%} of training" for count, share in zip(there, shares, strict=False) if count]
         if said:

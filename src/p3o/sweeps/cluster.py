@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from p3o.device import available_cores
 from p3o.envs.quiet import quietly
 from p3o.errors import RunStopped, UserError
 from p3o.folder import WORKER_LOG, lock
-from p3o.sweeps.local import Event, assignment, available_cores, single_thread_variables
+from p3o.sweeps.local import Event, assignment, single_thread_variables
 from p3o.sweeps.parcels import Packer, Parcel, read_all, scratch_folder, unpack
 from p3o.sweeps.plan import Run
 from p3o.sweeps.worker import Assignment, Message, wait_for_lock, work

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from p3o.device import SINGLE_THREAD_FLAGS
+from p3o.device import SINGLE_THREAD_FLAGS, available_cores
 from p3o.errors import UserError
 from p3o.folder import WORKER_LOG
+from p3o.placement import NO_GPU
 from p3o.sweeps.plan import Run
 from p3o.sweeps.worker import FINAL, Assignment, Message
 
@@ -27,12 +28,6 @@ class Event(NamedTuple):
 
     run: Run
     message: Message
-
-
-def available_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def single_thread_variables(may_use_gpu: bool) -> dict[str, str]:
@@ -61,7 +56,7 @@ def check_gpu(runs: Sequence[Run]) -> None:
     """Refuse new runs that ask for a GPU where there is none; those that have begun go on without it."""
     is_asked = any(r.device == "gpu" and not (r.folder / "config.json").exists() for r in runs)
     if is_asked and not has_gpu():
-        raise UserError("setting device: gpu was asked for and JAX finds none; p3o[cuda] installs JAX for NVIDIA GPUs")
+        raise UserError(NO_GPU)
 
 
 def assignment(run: Run, folder: Path, command: list[str] | None) -> Assignment:

@@ -8,27 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from p3o import algorithms, checkpoint, device
+from p3o import algorithms, checkpoint, device, speeds
 from p3o.errors import UserError
 from p3o.folder import check_free, read_config, run_folder
 from p3o.jobs import Job, Resolved, identity, resolve
 from p3o.placement import format_bytes
 
 State = Literal["waiting", "running", "finished", "failed"]
-# Seconds of learning for each environment step on one core of 2024, for small networks; images take far longer.
-LEARNING_SECONDS = {"p3o": 150e-6, "acer": 200e-6, "ppo": 80e-6}
-OTHER_LEARNING_SECONDS = 50e-6
-IMAGE_FACTOR = 30.0
-SIMULATOR_SECONDS = {  # of one environment step, by how the id begins
-    "Humanoid": 200e-6,
-    "Ant-": 110e-6,
-    "ALE/": 500e-6,
-    "CartPole-": 10e-6,
-    "Acrobot-": 40e-6,
-    "Pendulum-": 20e-6,
-    "MountainCar": 10e-6,
-}
-OTHER_SIMULATOR_SECONDS = 50e-6
 MISSING = object()
 
 
@@ -109,12 +95,9 @@ def check_jobs(jobs: Sequence[Job], out: Path) -> list[Run]:
 def _check_kind(job: Job) -> _Kind:
     resolved = resolve(job)
     algorithm = algorithms.find(job.algo).make(resolved.config, resolved.specs)
-    seconds = LEARNING_SECONDS.get(job.algo, OTHER_LEARNING_SECONDS)
-    if resolved.specs.observation.kind == "image":
-        seconds *= IMAGE_FACTOR
     # Not measured here: a simulator that crashes when it is stepped is to take a worker down, not the sweep.
-    simulator = (cost for name, cost in SIMULATOR_SECONDS.items() if str(job.env).startswith(name))
-    return _Kind(resolved, algorithm.replay_bytes, seconds + next(simulator, OTHER_SIMULATOR_SECONDS))
+    seconds = speeds.seconds_per_step(str(job.env), job.algo, resolved.specs.observation.kind == "image")
+    return _Kind(resolved, algorithm.replay_bytes, seconds)
 
 
 def check_memory(runs: Sequence[Run], workers: int) -> None:
