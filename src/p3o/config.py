@@ -48,6 +48,11 @@ class Config:
     optimizer_epsilon: float = setting(1e-5, "Term that keeps the optimiser's denominator from zero.", above=0)
     rmsprop_decay: float = setting(0.99, "Decay of RMSprop's mean of squares.", minimum=0, maximum=1)
     max_grad_norm: float = setting(0.5, "Global norm at which gradients are clipped.", above=0)
+    grad_clip: str = setting(
+        "joint",
+        "Clip the gradients of policy and value network by their joint norm, or each network's by its own.",
+        choices=("joint", "separate"),
+    )
     value_coef: float = setting(0.5, "Weight of the mean squared value error.", minimum=0)
     entropy_coef: float = setting(0.0, "Weight α of the entropy bonus.", minimum=0)
     hidden_sizes: tuple[int, ...] = setting((100, 100), "Widths of the tanh layers for vector observations.", minimum=1)

@@ -35,6 +35,17 @@ def scale_by_adam_tf(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-5) -> o
     return optax.GradientTransformation(init, update)
 
 
+def clip_separately(max_norm: float) -> optax.GradientTransformation:
+    """Clip the value network's gradient by its own norm and all the rest by theirs; a shared trunk is of the rest."""
+    clip = optax.clip_by_global_norm(max_norm)
+
+    def update(gradient: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        parts = ({k: v for k, v in gradient.items() if k.startswith("value") == is_value} for is_value in (True, False))
+        return {k: v for part in parts for k, v in clip.update(part, state)[0].items()}, state
+
+    return optax.GradientTransformation(clip.init, update)
+
+
 def make_optimizer(config: Config) -> optax.GradientTransformation:
     """Global-norm clip, then the optimiser's direction at learning rate 1."""
     eps = config.optimizer_epsilon
@@ -46,7 +57,8 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         # TensorFlow: ones at the start (a warm-up of some 500 steps), ε inside the root
         "rmsprop_tf": lambda: optax.scale_by_rms(config.rmsprop_decay, eps, initial_scale=1.0, eps_in_sqrt=True),
     }
-    chain = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), rules[config.optimizer]())
+    clip = clip_separately if config.grad_clip == "separate" else optax.clip_by_global_norm
+    chain = optax.chain(clip(config.max_grad_norm), rules[config.optimizer]())
     # compiled as one: JAX would otherwise compile a filling function for each shape, a second at every start
     return optax.GradientTransformation(jax.jit(chain.init), chain.update)
 
