@@ -7,16 +7,14 @@ python benchmarks/learning.py table results/learning
 """
 
 import argparse
-import gzip
-import json
-import re
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from p3o.runs import load_run, window_mean
+from results import pack_run
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -60,18 +58,12 @@ def jobs(out: Path) -> None:
 
 
 def pack(out: Path, results: Path) -> None:
-    """Keep what the table needs; paths of the machine that ran it are left out."""
+    """Keep what the table needs of the runs that are finished."""
     for source in sorted(out.glob("*/*/seed-*")):
         if not load_run(source).is_finished:
             continue
         target = results / source.relative_to(out)
-        target.mkdir(parents=True, exist_ok=True)
-        config: dict[str, Any] = json.loads((source / "config.json").read_text())
-        command = str(config.get("command"))
-        config["command"] = " ".join(re.sub(r"--out \S+", "", command).split())
-        (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        data = (source / "episodes.csv").read_bytes()
-        (target / "episodes.csv.gz").write_bytes(gzip.compress(data, mtime=0))
+        pack_run(source, target)
 
 
 def episodes(run: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,15 +1,25 @@
 """The benchmarks' own arithmetic: what they fit, what they compare, what they write into a page."""
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from synthetic import write_run
+
+from p3o.algorithms import ALGORITHMS
+from p3o.config import make_config
+from p3o.presets import preset_settings
+from p3o.sweeps.design import read_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import common
 import growth
 import peers
+
+import results
 
 
 def test_a_section_is_replaced_between_its_markers_and_nothing_else(tmp_path):
@@ -63,3 +73,36 @@ def test_contestants_of_a_ratio_have_the_same_shape():
             if ours.algo == theirs.algo:
                 assert ours[2:] == theirs[2:]
                 assert peers.settings_of(ours)["num_envs"] == theirs.num_envs
+
+
+def test_published_runs_are_packed_and_summed_up(tmp_path):
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    whole = write_run(
+        out / "x", "Ant-v4", steps=30_000, episodes=400, command="p3o train Ant-v4 --out /home/me/x --seed 0"
+    )
+    write_run(out / "y", "p3o/Ant-v2", "ppo", 3, steps=90_000, episodes=400, preset="paper", variant="odd")
+    (out / "y" / "episodes.csv").write_text("step,env,return,length,seconds\n100,0,7,5,1\n15000,0,9,5,1\n")
+    assert results.pack(out, kept) == 2
+    ant = kept / "Ant-v4" / "p3o-default" / "seed-0"
+    assert json.loads((ant / "config.json").read_text())["command"] == "p3o train Ant-v4 --seed 0"
+    assert gzip.decompress((ant / "episodes.csv.gz").read_bytes()) == (whole / "episodes.csv").read_bytes()
+    assert results.summarize(kept, (10_000, 30_000)) == 3
+    lines = (kept / "summary.csv").read_text().splitlines()
+    assert lines[0] == "env,algo,preset,variant,seed,steps,score"
+    rows = [line.split(",") for line in (whole / "episodes.csv").read_text().splitlines()[1:]]
+    by_then = [float(row[2]) for row in rows if int(row[0]) <= 10_000][-100:]
+    assert lines[1].startswith("Ant-v4,p3o,default,,0,10000,")
+    assert float(lines[1].rpartition(",")[2]) == pytest.approx(sum(by_then) / len(by_then), abs=0.006)
+    assert lines[2].startswith("Ant-v4,p3o,default,,0,30000,")
+    assert lines[3] == "p3o/Ant-v2,ppo,paper,odd,3,10000,7.0"  # stopped on the way: no row for what it did not reach
+
+
+def test_the_designs_of_the_mujoco_table_are_what_they_say():
+    folder = Path(__file__).parents[1] / "benchmarks" / "mujoco"
+    sizes = {"a-p3o": 40, "b-ppo": 24, "c-paper": 48, "d-ablations": 60, "e-v5": 48}
+    for name, size in sizes.items():
+        jobs, _ = read_file(folder / f"{name}.toml")
+        assert len(jobs) == size
+        for job in jobs:
+            kinds = ("vector", "gaussian")
+            make_config(ALGORITHMS[job.algo].config, preset_settings(job.algo, job.preset, *kinds), job.settings)

@@ -512,3 +512,34 @@ def test_mistakes_in_names_are_one_line(name, options, message):
         make_env(name, options)
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_ant_and_humanoid_of_2019():
+    pytest.importorskip("mujoco")
+    ant, now = make_env("p3o/Ant-v2", {}), make_env("Ant-v4", {})
+    action = np.full(8, 3.0, np.float32)
+    assert ant.observation_space.shape == (111,)
+    told = [(now.reset(seed=1), ant.reset(seed=1))] + [(now.step(action), ant.step(action)) for _ in range(5)]
+    for was, then in told:
+        assert then[0].tolist() == [*was[0].tolist(), *[0.0] * 84]
+    assert [then[1] for _, then in told[1:]] == [was[1] for was, _ in told[1:]]
+    then, now = make_env("p3o/Humanoid-v2", {}), make_env("Humanoid-v4", {})
+    for env in (then, now):
+        env.reset(seed=2)
+    asked, held = np.full(17, -1.0, np.float32), np.full(17, -0.4, np.float32)
+    live = 0
+    for _ in range(30):  # it falls, so some forces are live
+        old, reward, *_, info = then.step(asked)
+        new, same, *_ = now.step(held)
+        assert old[:-84].tolist() == new[:-84].tolist()
+        assert not old[-84:].any()
+        assert reward == same
+        assert info["reward_quadctrl"] == pytest.approx(-0.1 * 17 * 0.16)
+        live += new[-84:].any()
+    assert live
+
+
+def test_of_our_own_tasks_an_unknown_one_is_one_line():
+    pytest.importorskip("mujoco")
+    with pytest.raises(UserError, match="p3o/Ant-v3"):
+        make_env("p3o/Ant-v3", {})

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from p3o import optimizers
@@ -129,3 +130,27 @@ def test_no_iteration_of_a_run_has_rate_zero(decay, steps):
 def test_constant_schedule(decay):
     rate = decay(make_config(Config, {"learning_rate": 0.1, "lr_schedule": "constant"}))
     assert rate(0, 1000) == rate(10**9, 1000) == 0.1
+
+
+def test_networks_are_clipped_apart():
+    # norms 5 and 10, clipped at 1: jointly both are divided by √125, apart by 5 and 10; log_std is the policy's
+    gradient = {
+        "policy": [{"w": jnp.array([3.0, 0.0])}],
+        "log_std": jnp.array([4.0]),
+        "value": [{"w": jnp.array([6.0])}],
+        "value_head": {"b": jnp.array([8.0])},
+    }
+    expected = {"joint": (math.sqrt(125), math.sqrt(125)), "separate": (5.0, 10.0)}
+    for how, (policy, value) in expected.items():
+        config = make_config(Config, {"max_grad_norm": 1.0, "grad_clip": how, "optimizer": "rmsprop"}, {})
+        optimizer = optimizers.make_optimizer(config)
+        state = optimizer.init(gradient)
+        clip = optimizers.clip_separately(1.0) if how == "separate" else optax.clip_by_global_norm(1.0)
+        clipped, _ = clip.update(gradient, clip.init(gradient))
+        assert clipped["policy"][0]["w"][0] == pytest.approx(3 / policy)
+        assert clipped["log_std"][0] == pytest.approx(4 / policy)
+        assert clipped["value"][0]["w"][0] == pytest.approx(6 / value)
+        assert clipped["value_head"]["b"][0] == pytest.approx(8 / value)
+        # and the optimiser takes it: RMSprop's memory holds the square of what was left
+        _, state = optimizer.update(gradient, state, gradient)
+        assert state[1].nu["value_head"]["b"][0] == pytest.approx(0.01 * (8 / value) ** 2, rel=1e-4)

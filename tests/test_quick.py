@@ -24,7 +24,7 @@ TASKS = (
     "Ant",
     "Humanoid",
 )
-IDS = [f"{name}-{version}" for name in TASKS for version in ("v4", "v5")]
+IDS = [f"{name}-{version}" for name in TASKS for version in ("v4", "v5")] + ["p3o/Ant-v2", "p3o/Humanoid-v2"]
 WITH_SETTINGS = [
     ("HalfCheetah-v5", {"exclude_current_positions_from_observation": False, "forward_reward_weight": 0.7}),
     ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "ctrl_cost_weight": 0.3}),

@@ -22,6 +22,6 @@ OTHER_ALGORITHM = 100
 
 def seconds_per_step(env_id: str, algo: str, has_images: bool) -> float:
     """One core, one environment step; `env_id` may be a task's name alone."""
-    task = env_id.rpartition(":")[2].split("-")[0]
+    task = env_id.rpartition(":")[2].removeprefix("p3o/").split("-")[0]
     table = IMAGES if has_images else MUJOCO.get(task, OTHERS)
     return table.get("a2c" if algo == "a2cg" else algo, OTHER_ALGORITHM) * 1e-6

@@ -23,6 +23,8 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     """One environment by id (`Name-v0` or `module:Name-v0`), without Gymnasium's checker; errors in one line."""
     silence_mujoco()
     _refuse_atari(env_id)
+    if env_id.startswith("p3o/"):
+        _register_own(env_id)
     module, _, name = env_id.rpartition(":")
     try:
         if module:
@@ -42,6 +44,14 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
     except (TypeError, ValueError, AssertionError, OSError, ImportError) as error:
         raise UserError(_one_line(env_id, error)) from None
+
+
+def _register_own(env_id: str) -> None:
+    try:
+        from p3o.envs import mujoco_2019
+    except (ImportError, gym.error.Error) as error:
+        raise UserError(_missing(env_id, f"mujoco: {error}")) from None
+    mujoco_2019.register()
 
 
 def _one_line(env_id: str, error: Exception) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 CHECKED_STEPS, CHECKED_STEPS_OF_OTHERS = 24, 4
+OF_2019 = "p3o.envs.mujoco_2019"
 # (action, weighted cost of the action) -> (reward, terminated); writes the observation into a row given before
 TaskStep = Callable[[np.ndarray, float], tuple[float, bool]]
 Task = Callable[[Any, np.ndarray, Callable[[np.ndarray], None]], TaskStep]
@@ -65,6 +66,15 @@ def _writer(row: np.ndarray, *parts: np.ndarray) -> Callable[[], None]:
             target[:] = source
 
     return write
+
+
+def _is_v4(task: Any) -> bool:
+    """Whether a task is of -v4, or ours on top of it."""
+    return any(kind.__module__.endswith("_v4") for kind in type(task).__mro__)
+
+
+def _is_of_2019(task: Any) -> bool:
+    return type(task).__module__ == OF_2019
 
 
 def _positions(task: Any, skipped: int) -> np.ndarray:
@@ -128,7 +138,7 @@ def _walker(is_state_checked: bool) -> Task:
 
 def _inverted_pendulum(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> TaskStep:
     write = _writer(row, env.data.qpos, env.data.qvel)
-    is_paid_at_the_end = type(env).__module__.endswith("v4")
+    is_paid_at_the_end = _is_v4(env)
 
     def step(action: np.ndarray, cost: float) -> tuple[float, bool]:
         simulate(action)
@@ -141,7 +151,7 @@ def _inverted_pendulum(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray
 
 
 def _inverted_double_pendulum(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> TaskStep:
-    is_v4 = type(env).__module__.endswith("v4")
+    is_v4 = _is_v4(env)
     data = env.data
     position, velocity, force, tip = data.qpos, data.qvel, data.qfrc_constraint, data.site_xpos[0]
     angles = position[1:]
@@ -174,7 +184,7 @@ def _inverted_double_pendulum(env: Any, row: np.ndarray, simulate: Callable[[np.
 def _ant(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> TaskStep:
     import mujoco
 
-    data, dt, is_v4 = env.data, env.dt, type(env).__module__.endswith("v4")
+    data, dt, is_v4 = env.data, env.dt, _is_v4(env)
     body = "torso" if is_v4 else env._main_body
     index = body if isinstance(body, int) else mujoco.mj_name2id(env.model, mujoco.mjtObj.mjOBJ_BODY, body)
     torso, position, velocity = data.xpos[index], data.qpos, data.qvel
@@ -184,6 +194,7 @@ def _ant(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> T
     forces, contact_weight, limits = data.cfrc_ext, env._contact_cost_weight, env._contact_force_range
     limited = np.zeros_like(forces)
     seen = [limited if is_v4 else limited[1:]] if is_contact_seen else []
+    seen += [env.forces] if _is_of_2019(env) else []
     write = _writer(row, _positions(env, 2), velocity, *seen)
     (low_z, high_z), ends, alive = env._healthy_z_range, env._terminate_when_unhealthy, _alive(env)
 
@@ -204,7 +215,7 @@ def _ant(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> T
 
 
 def _humanoid(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None]) -> TaskStep:
-    data, dt, is_v4 = env.data, env.dt, type(env).__module__.endswith("v4")
+    data, dt, is_v4 = env.data, env.dt, _is_v4(env)
     first = 0 if is_v4 else 1
     parts = [_positions(env, 2), data.qvel]
     for name, part in (
@@ -215,6 +226,10 @@ def _humanoid(env: Any, row: np.ndarray, simulate: Callable[[np.ndarray], None])
     ):
         if is_v4 or getattr(env, f"_include_{name}_in_observation") is True:
             parts.append(part)
+    if _is_of_2019(env):
+        parts[-1] = env.forces
+        low, high, drive = env.action_space.low, env.action_space.high, simulate
+        simulate = lambda action: drive(np.clip(action, low, high))  # noqa: E731 - the same with a limit
     write = _writer(row, *parts)
     mass, centres, total = env.model.body_mass, data.xipos, env.model.body_mass.sum()
     position, control, forces = data.qpos, data.ctrl, data.cfrc_ext
@@ -252,7 +267,7 @@ TASKS: dict[tuple[str, str], Task] = {
         ("humanoid", "HumanoidEnv", _humanoid),
     )
     for version in ("v4", "v5")
-}
+} | {(OF_2019, "Ant2019"): _ant, (OF_2019, "Humanoid2019"): _humanoid}
 
 
 class MujocoSteps:

@@ -16,6 +16,7 @@ from p3o.presets import preset_settings
 
 CHECKPOINTS = {"mujoco": (1 / 3, 2 / 3, 1.0), "atari": (0.4, 0.8, 1.0)}  # shares of the run at which it is scored
 MISSING = {"atari": "needs Atari, which is not there yet"}  # suites that cannot be trained on so far
+CHANGED_SINCE_2019 = ("Ant", "Humanoid")  # tasks that `p3o.envs.mujoco_2019` has as they were
 PAPER_SEEDS = {"mujoco": 10, "atari": 3}
 KINDS = {"mujoco": ("vector", "gaussian"), "atari": ("image", "categorical")}  # of observations and actions
 MUJOCO_ALGORITHMS = ("p3o", "a2c", "a2cg", "ppo")
@@ -44,7 +45,9 @@ class Cell(NamedTuple):
 
     @property
     def env(self) -> str:
-        return f"{self.task}-v4" if self.suite == "mujoco" else f"{self.task}NoFrameskip-v4"
+        if self.suite == "atari":
+            return f"{self.task}NoFrameskip-v4"
+        return f"p3o/{self.task}-v2" if self.task in CHANGED_SINCE_2019 else f"{self.task}-v4"
 
     @property
     def steps(self) -> int:

@@ -48,6 +48,7 @@ P3O_CODE: dict[str, Any] = {
     "optimizer_epsilon": 1e-5,
     "rmsprop_decay": 0.99,
     "lr_schedule": "linear",
+    "grad_clip": "joint",
     "time_limit": "terminal",
     "action_scale": "raw",
     "action_clip": False,

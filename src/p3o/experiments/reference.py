@@ -43,7 +43,7 @@ class Norm(NamedTuple):
 
 def find_task(env_id: str) -> Task | None:
     """The row that an environment id belongs to."""
-    name = env_id.rsplit(":", 1)[-1].removeprefix("ALE/")
+    name = env_id.rsplit(":", 1)[-1].removeprefix("ALE/").removeprefix("p3o/")
     name = re.sub(r"-v\d+$", "", name)
     if name in MUJOCO_TASKS or name in MUJOCO_TASKS.values():
         return Task("mujoco", MUJOCO_TASKS.get(name, name))
