@@ -14,7 +14,15 @@ _IMAGE: dict[str, Any] = {
 }
 _SMALL_REPLAY: dict[str, Any] = {"replay_size": 2_000, "burn_in": 500}  # images are stored whole: memory decides
 DEFAULT_IMAGE: dict[str, dict[str, Any]] = {
-    "p3o": {**_IMAGE, **_SMALL_REPLAY, "num_envs": 8, "num_steps": 16, "off_policy_updates": 2.0, "replay_samples": 6},
+    "p3o": {
+        **_IMAGE,
+        **_SMALL_REPLAY,
+        "grad_clip": "joint",  # one trunk, so one gradient
+        "num_envs": 8,
+        "num_steps": 16,
+        "off_policy_updates": 2.0,
+        "replay_samples": 6,
+    },
     "a2c": {**_IMAGE, "num_envs": 16, "num_steps": 5},
     "a2cg": {**_IMAGE, "num_envs": 16, "num_steps": 16},
     "ppo": {

@@ -26,6 +26,11 @@ KL_DIRECTIONS = ("policy_behaviour", "behaviour_policy")
 class P3OConfig(Config):
     """Settings of P3O; the defaults are ours, `--preset paper` has the paper's."""
 
+    grad_clip: str = setting(
+        "separate",
+        "Clip the gradients of policy and value network by their joint norm, or each network's by its own.",
+        choices=("joint", "separate"),
+    )
     use_gae: bool = setting(True, "Generalised advantages; without: n-step returns minus the value.")
     gae_lambda: float = setting(0.95, "Decay τ of generalised advantage estimation.", minimum=0, maximum=1)
     replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
