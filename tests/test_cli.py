@@ -118,8 +118,6 @@ BAD_TRAIN = {  # words -> what the line has to name
     ("CartPole-v7",): ("'CartPole-v7'", "CartPole-v1"),
     ("Nothing-like-this",): ("Nothing-like-this",),
     ("",): ("''",),
-    ("ALE/Pong-v5",): ("ALE/Pong-v5", "atari"),
-    ("PongNoFrameskip-v4",): ("PongNoFrameskip-v4", "atari"),
     ("LunarLander-v3",): ("LunarLander-v3", "box2d"),
     ("no_such_module:Thing-v0",): ("no_such_module",),
     ("gymnasium:Thing-v0",): ("Thing-v0",),

@@ -53,7 +53,6 @@ class AtariVectorEnv:
         self._executor: ThreadPoolExecutor | None = None
         self._is_broken = True  # an exception may have left emulators in the middle of a step
         self._stack = np.zeros((num_envs, SIDE, SIDE), "<u4")  # four frames a number, the newest in its highest byte
-        self._newest = np.zeros((num_envs, SIDE, SIDE), np.uint8)
         self._current = Observation(None, (self._stack.view(np.uint8).reshape(num_envs, SIDE, SIDE, STACK),))
         self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
         self.is_waiting = np.zeros(num_envs, bool)
@@ -96,14 +95,14 @@ class AtariVectorEnv:
         actions = np.where(is_masked, FIRE, action).tolist()
         for player, one in zip(self._players, actions, strict=True):
             player.send(one)
-        frames = [player.receive() for player in self._players]
+        # The last to be asked is the last to be done: waiting for it first, the others need no wait of their own.
+        frames = [player.receive() for player in reversed(self._players)][::-1]
         self._is_broken = False
-        for image, frame in zip(self._newest, frames, strict=True):
-            image[:] = frame.image
+        np.right_shift(self._stack, 8, out=self._stack)
+        for stack, frame in zip(self._current.images[0], frames, strict=True):
+            stack[..., -1] = frame.image
         _, rewards, over, lives, num_frames = zip(*frames, strict=True)
         reward, is_over = np.array(rewards), np.array(over)
-        np.right_shift(self._stack, 8, out=self._stack)
-        self._current.images[0][..., -1] = self._newest
         self._score += reward
         left = np.array(lives)
         is_capped = np.array(num_frames) >= self.game.max_num_frames_per_episode
@@ -140,12 +139,12 @@ class AtariVectorEnv:
     def _take_first(self, index: int) -> None:
         """Show the first frame of the game that environment `index` has now."""
         frame = self._players[index].first()
-        self._newest[index], self._lives[index], self._score[index] = frame.image, frame.lives, 0.0
+        self._current.images[0][index, ..., -1] = frame.image
+        self._lives[index], self._score[index] = frame.lives, 0.0
 
     def _restack(self, ended: np.ndarray) -> None:
         """Zeros but for the newest frame, and FIRE to come, where an episode of the learner begins."""
-        self._stack[ended] = 0
-        self._current.images[0][ended, ..., -1] = self._newest[ended]
+        self._current.images[0][ended, ..., :-1] = 0
         self.is_waiting = ended & self._has_fire
 
     def snapshot(self) -> dict[str, Any]:
