@@ -62,9 +62,9 @@ class Config:
     normalize_observation: bool = setting(True, "Scale vector observations by their running mean and deviation.")
     normalize_reward: bool = setting(True, "Scale rewards by the running deviation of the discounted return.")
     reward_transform: str = setting(
-        "none",
-        "What learning makes of a reward, before any scaling: nothing, or its sign; scores stay raw.",
-        choices=("none", "sign"),
+        "raw",
+        "What learning takes for a reward, before any scaling: the reward itself or its sign; scores stay raw.",
+        choices=("raw", "sign"),
     )
     time_limit: str = setting(
         "bootstrap",

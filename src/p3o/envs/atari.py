@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from p3o.envs.atari_games import Game, action_names
-from p3o.envs.emulator import SIDE, Emulator, Frame, Record
+from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
 
 STACK = 4  # frames of an observation, newest last
@@ -29,9 +29,9 @@ def spaces(game: Game) -> tuple[gym.Space, gym.Space]:
 class AtariVectorEnv:
     """E games at once, each on a thread of its own, with a few spare emulators that have the next game ready.
 
-    A start takes as long as twenty steps, and all would wait for it. When a game ends, the spare that has waited longest
-    takes its place, and the emulator that is free now starts a game in the background. The order depends on the games
-    alone, so a seed always gives the same run.
+    A start takes as long as twenty steps, and all would wait for it. When a game ends, the spare that has waited
+    longest takes its place, and the emulator that is free now starts a game in the background. The order depends on
+    the games alone, so a seed always gives the same run.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class AtariVectorEnv:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
-        """Every emulator plays its record again, all at once; a game that does not arrive where it was starts afresh."""
+        """Every emulator plays its record again, all at once; one that does not arrive there starts a game afresh."""
         players, spares = snapshot["players"], snapshot["spares"]
         if (len(players), len(spares)) != (self.num_envs, self._num_spares):
             raise ValueError(f"holds {len(players)} games and {len(spares)} spares, not {self.num_envs} of each kind")
@@ -174,8 +174,9 @@ class AtariVectorEnv:
         arrived = [future.result() for future in played]
         fresh = []
         for index, emulator in enumerate(players):
-            expected = (snapshot["stack"][index, ..., -1], snapshot["lives"][index], snapshot["score"][index])
-            if not _is_same(*arrived[emulator], *expected):
+            frame, score = arrived[emulator]
+            is_same = np.array_equal(frame.image, snapshot["stack"][index, ..., -1])
+            if not is_same or (frame.lives, score) != (snapshot["lives"][index], snapshot["score"][index]):
                 fresh.append(index)
                 self._players[index].start(needs_seed=True)
                 self._take_first(index)
@@ -199,12 +200,8 @@ class AtariVectorEnv:
         self._is_broken = True
 
 
-def _is_same(frame: Frame, score: float, image: np.ndarray, lives: int, expected_score: float) -> bool:
-    return np.array_equal(frame.image, image) and frame.lives == lives and score == expected_score
-
-
 class AtariGame(gym.Env):
-    """One game, whole: a lost life ends nothing, FIRE is pressed for the player, rewards are raw. For eval and video."""
+    """One whole game, for eval and video: a lost life ends nothing, FIRE is pressed for the player, rewards are raw."""
 
     def __init__(self, game: Game, render_mode: str | None = None):
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(FRAMES_PER_SECOND // game.frameskip, 1)}
@@ -230,31 +227,26 @@ class AtariGame(gym.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         assert self._vector is not None
-        step = self._vector.step(np.array([action]))
+        step: Any = self._vector.step(np.array([action]))
         reward = float(step.reward[0])
-        if not step.is_game_end[0]:
-            last = self._fire()
-            if last is not None:
-                step, reward = last, reward + float(last.reward[0])
+        while self._vector.is_waiting[0] and not step.is_game_end[0]:
+            step = self._fire()
+            reward += float(step.reward[0])
         self._is_over = bool(step.is_game_end[0])
         observation = step.final_observation.images[0][0].copy() if self._is_over else self._observation()
-        is_terminated = self._is_over and bool(step.terminated[0])
+        is_terminated = self._is_over and not step.truncated[0]
         return observation, reward, is_terminated, self._is_over and not is_terminated, {}
 
-    def _fire(self) -> Step | None:
-        """The rows that the player does not decide; None where there are none."""
+    def _fire(self) -> Step:
+        """The row that the player does not decide."""
         assert self._vector is not None
-        last, reward = None, 0.0
-        while self._vector.is_waiting[0] and (last is None or not last.is_game_end[0]):
-            last = self._vector.step(np.zeros(1, np.int64))
-            reward += float(last.reward[0])
-        return None if last is None else last._replace(reward=np.array([reward]))
+        return self._vector.step(np.zeros(1, np.int64))
 
     def _observation(self) -> np.ndarray:
         assert self._vector is not None
         return self._vector.current().images[0][0].copy()
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         return None if self._vector is None else self._vector.picture
 
     def close(self) -> None:

@@ -18,7 +18,9 @@ NOOP_MAX = 30
 NO_FRAMESKIP_CAPS = {"space_invaders": 300_000}
 NO_FRAMESKIP_CAP = 400_000
 
-_ID = re.compile(r"(?P<ale>ALE/)?(?P<name>[A-Z][A-Za-z0-9]*?)(?P<kind>NoFrameskip|Deterministic|-ram\w*)?-v(?P<version>\d)")
+_ID = re.compile(
+    r"(?P<ale>ALE/)?(?P<name>[A-Z][A-Za-z0-9]*?)(?P<kind>NoFrameskip|Deterministic|-ram\w*)?-v(?P<version>\d)"
+)
 
 
 class Game(NamedTuple):
@@ -35,18 +37,14 @@ class Game(NamedTuple):
 OPTIONS = tuple(name for name in Game._fields if name != "rom")
 
 
-def looks_like_atari(env_id: str) -> bool:
-    """Whether an id is written as only Atari's are; no package is asked."""
-    match = _ID.fullmatch(_bare(env_id))
-    return match is not None and bool(match["ale"] or match["kind"])
-
-
 def is_atari(env_id: str) -> bool:
-    """Whether an id is one of Atari's; those without a sign of their own (`Pong-v4`) are known where ale-py is."""
-    if looks_like_atari(env_id):
-        return True
+    """Whether an id is one of Atari's; one that others may have too (`Pong-v4`) is theirs where they registered it."""
     match = _ID.fullmatch(_bare(env_id))
-    if match is None or _bare(env_id) in gym.registry and "ale_py" not in str(gym.registry[_bare(env_id)].entry_point):
+    if match is None:
+        return False
+    if match["ale"] or match["kind"]:
+        return True
+    if env_id in gym.registry and "ale_py" not in str(gym.registry[env_id].entry_point):
         return False
     try:
         return match["name"] in _roms()
@@ -81,8 +79,8 @@ def find_game(env_id: str, options: dict[str, Any]) -> Game:
 
 
 def _bare(env_id: str) -> str:
-    """The id without a module in front."""
-    return env_id.rsplit(":", 1)[-1]
+    """The id without ale-py's module in front; other modules have games of their own."""
+    return env_id.removeprefix("ale_py:")
 
 
 @cache

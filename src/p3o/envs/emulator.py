@@ -6,7 +6,7 @@ keeps the actions of all of them.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,9 @@ class Record(NamedTuple):
 class Emulator:
     """Games one after the other. A start happens in the background, a step between `send` and `receive`."""
 
-    def __init__(self, game: Game, seeds: np.random.SeedSequence, executor: ThreadPoolExecutor, is_filmed: bool = False):
+    def __init__(
+        self, game: Game, seeds: np.random.SeedSequence, executor: ThreadPoolExecutor, is_filmed: bool = False
+    ):
         self._game, self._seeds, self._executor = game, seeds, executor
         self._ale = _make(game, is_colour=False)
         self._camera = _make(game, is_colour=True) if is_filmed else None
@@ -118,7 +120,7 @@ class Emulator:
         return int(sequence.generate_state(1)[0]) & 0x7FFFFFFF  # -1 would mean none
 
 
-def _make(game: Game, is_colour: bool) -> "ale_py.ALEVectorInterface":  # type: ignore[name-defined] # noqa: F821
+def _make(game: Game, is_colour: bool) -> Any:
     """ale-py's vector environment with one member: its C++ thread does the frame skip, the maximum and the resizing."""
     with quietly():
         import ale_py
@@ -141,5 +143,8 @@ def _make(game: Game, is_colour: bool) -> "ale_py.ALEVectorInterface":  # type: 
             max_episode_steps=2**31 - 1,
             repeat_action_probability=game.repeat_action_probability,
             full_action_space=game.full_action_space,
+            batch_size=1,
             num_threads=1,
+            thread_affinity_offset=-1,  # the process's own: a sweep gives each worker its share of the cores
+            autoreset_mode="NextStep",  # never comes to it: each game is started here
         )

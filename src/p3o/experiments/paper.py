@@ -155,7 +155,7 @@ BASELINES_BOX: dict[str, Any] = {"action_scale": "raw", "action_clip": False, "i
 def _kind(observation_kind: str) -> dict[str, Any]:
     """Vectors are normalised; of rewards that come with images the sign is learned, as on Atari."""
     is_vector = observation_kind == "vector"
-    transform = "none" if is_vector else "sign"
+    transform = "raw" if is_vector else "sign"
     return {"normalize_observation": is_vector, "normalize_reward": is_vector, "reward_transform": transform}
 
 
