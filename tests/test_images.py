@@ -9,6 +9,7 @@ from p3o.algorithms import ALGORITHMS, Specs
 from p3o.config import make_config
 from p3o.envs.gymnasium_env import HostVectorEnv
 from p3o.normalize import Normalizer
+from p3o.presets import preset_settings
 from p3o.rollout import Rollout
 from p3o.spaces import action_spec, observation_spec
 from p3o.types import Observation, Step
@@ -114,3 +115,19 @@ def test_scores_are_of_whole_games_and_raw_while_signs_are_learned(has_games):
 def test_pictures_are_no_frame_stack_unless_the_environment_says_so():
     assert observation_spec(Rooms.observation_space).frame_stack == 0
     assert HostVectorEnv(Rooms, 1, np.random.SeedSequence(0)).reset().images[0].shape == (1, 40, 40, 3)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("preset", "kind", "is_game", "transform", "is_normalized"),
+    [
+        ("paper", "image", True, "sign", False),
+        ("paper", "vector", False, "raw", True),
+        ("default", "image", True, "sign", False),
+        ("default", "image", False, "raw", True),
+        ("default", "vector", False, "raw", True),
+    ],
+)
+def test_where_signs_are_learned(algo, preset, kind, is_game, transform, is_normalized):
+    config = make_config(ALGORITHMS[algo].config, preset_settings(algo, preset, kind, "categorical", is_game))
+    assert (config.reward_transform, config.normalize_reward) == (transform, is_normalized)
