@@ -273,6 +273,16 @@ def test_a_game_that_does_not_come_back_starts_afresh():
     other.close()
 
 
+def test_resets_on_top_of_each_other():
+    env, other = make(num_envs=2), make(num_envs=2)
+    for one in (env, other):
+        for _ in range(3):
+            one.reset()
+    assert [e.record.seed_number for e in env._emulators] == [2, 2, 2]
+    np.testing.assert_array_equal(env.current().images[0], other.current().images[0])
+    check_same(env, other, 40)
+
+
 def test_a_reset_after_an_exception_plays_other_games():
     env = make()
     first = env.reset().images[0].copy()

@@ -17,6 +17,7 @@ NOOP_MAX = 30
 # What Gym had in 2019, when the paper's runs were made; ale-py registers 108,000 for these ids too.
 NO_FRAMESKIP_CAPS = {"space_invaders": 300_000}
 NO_FRAMESKIP_CAP = 400_000
+FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # games without a mode for one player
 
 _ID = re.compile(
     r"(?P<ale>ALE/)?(?P<name>[A-Z][A-Za-z0-9]*?)(?P<kind>NoFrameskip|Deterministic|-ram\w*)?-v(?P<version>\d)"
@@ -90,7 +91,7 @@ def _roms() -> dict[str, str]:
         from ale_py import roms
         from ale_py.registration import rom_id_to_name
 
-        return {rom_id_to_name(rom): rom for rom in roms.get_all_rom_ids()}
+        return {rom_id_to_name(rom): rom for rom in roms.get_all_rom_ids() if rom not in FOR_TWO}
 
 
 def _checked(env_id: str, key: str, value: Any) -> Any:

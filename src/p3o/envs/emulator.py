@@ -56,6 +56,8 @@ class Emulator:
 
     def start(self, needs_seed: bool = False) -> None:
         """Begin a new game; `first` waits for it."""
+        if self._first is not None:
+            self._first.result()  # an earlier start may not be through yet
         if needs_seed or self._seed_number < 0 or len(self._log) >= LONGEST_LOG:
             self._seed_number += 1
             self._log.clear()

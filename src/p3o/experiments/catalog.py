@@ -85,10 +85,6 @@ class Experiment(NamedTuple):
     def jobs(self, seeds: Sequence[int] | None = None, scale: float = 1.0) -> list[Job]:
         return [job for cell in self.cells for job in cell.jobs(seeds, scale)]
 
-    @property
-    def suites(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(cell.suite for cell in self.cells))
-
 
 def checkpoints(cell: Cell, scale: float = 1.0) -> tuple[int, ...]:
     """The steps at which a run is scored."""
