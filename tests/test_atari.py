@@ -301,13 +301,13 @@ def test_a_reset_after_an_exception_plays_other_games():
 
 def test_killed_and_resumed(tmp_path):
     # short games, so that lives, games and new seeds are met
-    arguments = ["BreakoutNoFrameskip-v4", "--steps", "500", *settings("p3o"), "checkpoint_every=16"]
+    arguments = ["BreakoutNoFrameskip-v4", "--steps", "300", *settings("p3o"), "checkpoint_every=16"]
     arguments += ["--env-set", "max_num_frames_per_episode=400"]
     run_to_end(tmp_path / "alone", arguments)
     assert run_with_kills(tmp_path / "killed", arguments, 2, 12.0, random.Random(1)) >= 1
     assert differences(tmp_path / "alone", tmp_path / "killed") == []
     with open(tmp_path / "alone" / "episodes.csv", newline="") as file:
-        assert len(list(csv.DictReader(file))) >= 4
+        assert len(list(csv.DictReader(file))) >= 2
 
 
 # From the command line ------------------------------------------------------------------------------------------------
