@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from p3o.envs.atari import AtariVectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
 from p3o.rollout import Actor
 from p3o.train import Trainer
@@ -113,6 +114,10 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
             replace(vector._quick_steps, "step", "simulator")
     elif isinstance(vector, GymnasiumVectorEnv):
         members = [vector.env]
+    elif isinstance(vector, AtariVectorEnv):
+        for emulator in vector._emulators:
+            replace(emulator, "receive", "simulator")
+            replace(emulator, "first", RESETS)
     for env in members:
         replace(env, "step", "simulator")
         replace(env, "reset", RESETS)

@@ -23,7 +23,7 @@ class Train:
     """Train an agent: live display, checkpoints, model and report in a run folder."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
-    """A Gymnasium id (HalfCheetah-v5, CartPole-v1) or module:Id."""
+    """A Gymnasium id (HalfCheetah-v5, CartPole-v1, PongNoFrameskip-v4, ALE/Pong-v5) or module:Id."""
     algo: str = "p3o"
     """Algorithm; `p3o list algorithms` shows them."""
     steps: Number = "1e6"

@@ -66,6 +66,11 @@ class Config:
     init_log_std: float = setting(-1.0, "Initial log standard deviation of Gaussian policies.", minimum=-20, maximum=5)
     normalize_observation: bool = setting(True, "Scale vector observations by their running mean and deviation.")
     normalize_reward: bool = setting(True, "Scale rewards by the running deviation of the discounted return.")
+    reward_transform: str = setting(
+        "raw",
+        "What learning takes for a reward, before any scaling: the reward itself or its sign; scores stay raw.",
+        choices=("raw", "sign"),
+    )
     time_limit: str = setting(
         "bootstrap",
         "At a truncation: bootstrap from the value of the final observation, or treat it as terminal.",

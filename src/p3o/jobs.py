@@ -17,6 +17,8 @@ import gymnasium as gym
 from p3o import algorithms, device, seeds
 from p3o.algorithms import Specs
 from p3o.config import Config, make_config
+from p3o.envs.atari import STACK, AtariVectorEnv
+from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
 from p3o.errors import UserError
@@ -97,8 +99,10 @@ def resolve(job: Job) -> Resolved:
             raise UserError(f"environment {env_name(job.env)}: it made a {type(probe).__name__}, not a gymnasium.Env")
         spaces = (probe.observation_space, probe.action_space)
         probe.close()
-    specs = Specs(observation_spec(spaces[0]), action_spec(spaces[1]))
-    preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind)
+    is_game = isinstance(job.env, str) and is_atari(job.env)
+    spec = observation_spec(spaces[0])._replace(frame_stack=STACK if is_game else 0)
+    specs = Specs(spec, action_spec(spaces[1]))
+    preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind, is_game)
     config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
     return Resolved(job, config, specs, spaces, probe)
 
@@ -116,6 +120,8 @@ def set_up(job: Job, device_name: str = "auto") -> Setup:
     env: VectorEnv
     if make is None:
         env = GymnasiumVectorEnv(job.env, streams.envs)
+    elif isinstance(job.env, str) and is_atari(job.env):
+        env = AtariVectorEnv(find_game(job.env, job.env_kwargs), config.num_envs, streams.envs)
     else:
         env = HostVectorEnv(make, config.num_envs, streams.envs)
         if len({id(e) for e in (probe, *env.envs)}) <= config.num_envs:

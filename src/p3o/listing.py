@@ -8,6 +8,7 @@ import gymnasium as gym
 from p3o.algorithms import ALGORITHMS
 from p3o.config import describe, make_config
 from p3o.device import available_cores
+from p3o.envs import atari_games
 from p3o.errors import UserError
 from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
@@ -63,8 +64,6 @@ def experiments(runs: Path = Path("runs")) -> Iterator[str]:
             numbers = f"{len(jobs):>5}{count_finished(jobs, runs):>6}{_short(steps):>8}{_duration(hours):>13}"
         yield f"{experiment.name:<25}{experiment.item:<21}{numbers}"
         yield f"  {experiment.title}"
-        if experiment.missing:
-            yield f"  cannot be run: {experiment.missing}"
     yield ""
     yield "p3o reproduce EXPERIMENT OUT   runs one; --scale 0.01 --seeds 2 makes it small."
     yield f"there: runs finished at full size under {runs}; with --in OUT those that"
@@ -82,5 +81,7 @@ def _duration(hours: float) -> str:
 
 
 def environments() -> Iterator[str]:
-    """Registered Gymnasium ids, newest version of each."""
-    yield from sorted(gym.registry)
+    """Registered Gymnasium ids, then Atari's in the two spellings that train; docs/atari.md says how they differ."""
+    games = atari_games.names()
+    yield from sorted(name for name in gym.registry if not atari_games.is_atari(name))
+    yield from games or ["PongNoFrameskip-v4, ALE/Pong-v5 and so on: pip install 'p3o[atari]'"]

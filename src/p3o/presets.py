@@ -45,10 +45,16 @@ PRESETS = {
 }
 
 
-def preset_settings(algo: str, preset: str, observation_kind: str, action_kind: str) -> dict[str, Any]:
-    """The overrides that a preset puts on the algorithm's config class."""
+# Games differ in the size of their points by factors of thousands.
+_GAME: dict[str, Any] = {"reward_transform": "sign", "normalize_reward": False}
+
+
+def preset_settings(
+    algo: str, preset: str, observation_kind: str, action_kind: str, is_game: bool = False
+) -> dict[str, Any]:
+    """The overrides that a preset puts on the algorithm's config class; games are Atari's."""
     if preset not in PRESETS:
         raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
     if preset == "paper":
         return PAPER[algo](observation_kind, action_kind)
-    return DEFAULT_IMAGE[algo] if observation_kind == "image" else {}
+    return {**(DEFAULT_IMAGE[algo] if observation_kind == "image" else {}), **(_GAME if is_game else {})}

@@ -65,6 +65,7 @@ class Rollout:
         self.to_environment = action_mapper(specs.action, config.action_scale, config.action_clip, keeps_nan=False)
         self.buffers: Trajectory = example_trajectory(config, specs)
         self.observation: Observation | None = None  # normalised, where the environments stand now
+        self._is_game_end = np.zeros((config.num_steps, config.num_envs), bool)  # where an episode of episodes.csv ends
         self.returns = np.zeros(config.num_envs)  # raw, of the running episodes
         self.lengths = np.zeros(config.num_envs, np.int64)
         leaves = jax.tree.leaves(self.buffers.behaviour)
@@ -100,7 +101,7 @@ class Rollout:
     def _collect(self, act: Policy, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         buffers = self.buffers
         self._clear_finals()
-        for flags in (buffers.terminated, buffers.truncated, buffers.is_masked):
+        for flags in (buffers.terminated, buffers.truncated, buffers.is_masked, self._is_game_end):
             flags[:] = False
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         reward = np.empty((self.config.num_steps, self.config.num_envs))
@@ -115,8 +116,9 @@ class Rollout:
         for name, leaf in (("observation", buffers.observation.vector), ("reward", reward)):
             if leaf is not None and not np.isfinite(leaf).all():
                 raise RunStopped(f"step {steps[-1]:,}: {name} of the environment is not finite")
-        buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
-        return buffers, int(steps[-1]), self._finish_episodes(reward, is_end, is_counted, steps)
+        learned = np.sign(reward) if self.config.reward_transform == "sign" else reward
+        buffers.reward[:] = self.normalizer.rewards(learned, is_end, is_counted)
+        return buffers, int(steps[-1]), self._finish_episodes(reward, is_counted, steps)
 
     def _play(self, act: Policy, noise: np.ndarray, reward: np.ndarray) -> None:
         """T steps, written into the buffers; raw rewards [T, E] into `reward`."""
@@ -181,6 +183,7 @@ class Rollout:
         self.buffers.terminated[t] = raw.terminated
         self.buffers.truncated[t] = raw.truncated
         self.buffers.is_masked[t] = raw.is_masked
+        self._is_game_end[t] = raw.terminated | raw.truncated if raw.is_game_end is None else raw.is_game_end
         if np.count_nonzero(raw.truncated):
             self._store_finals(t, raw)
 
@@ -200,14 +203,15 @@ class Rollout:
         for buffer, image in zip(finals.images, raw.final_observation.images, strict=True):
             buffer[t, at] = image[at]
 
-    def _finish_episodes(
-        self, reward: np.ndarray, is_end: np.ndarray, is_counted: np.ndarray, steps: np.ndarray
-    ) -> list[Episode]:
-        """Add the rollout's raw rewards [T, E] to the running episodes; those that ended, in order of their end."""
-        finished = []
+    def _finish_episodes(self, reward: np.ndarray, is_counted: np.ndarray, steps: np.ndarray) -> list[Episode]:
+        """Add the rollout's raw rewards [T, E] to the running episodes; those that ended, in order of their end.
+
+        Episodes are whole games. Masked rows add to the return, not to the length, which counts the agent's steps.
+        """
+        finished, ends = [], self._is_game_end
         for env in range(self.config.num_envs):
             total, length = float(self.returns[env]), int(self.lengths[env])
-            rows = zip(reward[:, env].tolist(), is_counted[:, env].tolist(), is_end[:, env].tolist(), strict=True)
+            rows = zip(reward[:, env].tolist(), is_counted[:, env].tolist(), ends[:, env].tolist(), strict=True)
             for t, (r, counted, ended) in enumerate(rows):
                 total, length = total + r, length + counted
                 if ended:

@@ -31,6 +31,7 @@ class ObservationSpec(NamedTuple):
     """How raw observations of one environment become the arrays of an Observation."""
 
     leaves: tuple[Leaf, ...]
+    frame_stack: int = 0  # 4: the image's channels are 4 frames, newest last, zeros before an episode's first; 0: none
 
     @property
     def vector_size(self) -> int:

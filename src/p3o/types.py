@@ -26,6 +26,7 @@ class Step(NamedTuple):
     final_observation: Any  # the last observation of the episode, valid where an episode ended
     is_masked: Array  # [E] rows that were no decision of the agent
     is_quiet: bool = False  # surely nothing ended, is masked or will be: all flags are False
+    is_game_end: Array | None = None  # [E] a whole game ended, not a life alone; None: every end is one
 
 
 class Trajectory(NamedTuple):

@@ -10,6 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from p3o.envs import snapshot as snapshots
+from p3o.envs.atari import AtariGame
+from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.mujoco_steps import make_steps
 from p3o.envs.quiet import quietly, silence_mujoco
 from p3o.errors import UserError, nearest
@@ -21,8 +23,9 @@ LONGEST_REBUILD = 1_000_000  # actions of an episode that are kept for a rebuild
 
 def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> gym.Env:
     """One environment by id (`Name-v0` or `module:Name-v0`), without Gymnasium's checker; errors in one line."""
+    if is_atari(env_id):
+        return AtariGame(find_game(env_id, kwargs), render_mode)
     silence_mujoco()
-    _refuse_atari(env_id)
     if env_id.startswith("p3o/"):
         _register_own(env_id)
     module, _, name = env_id.rpartition(":")
@@ -63,15 +66,6 @@ def _missing(env_id: str, detail: str) -> str:
     name = {"ale": "atari", "pygame": "video"}.get(extra, extra)
     help_line = f"install the extra p3o[{name}]" if name else " ".join(detail.split())
     return f"environment {env_id!r} needs a package that is not installed: {help_line}"
-
-
-def _refuse_atari(env_id: str) -> None:
-    """Raw frames would train for hours and learn next to nothing: better no answer than that one."""
-    if env_id.startswith("ALE/") or "NoFrameskip" in env_id:
-        raise UserError(
-            f"environment {env_id!r}: Atari games need their own preprocessing, which is not there yet (installing the "
-            "extra p3o[atari] does not change that)"
-        )
 
 
 class HostVectorEnv:

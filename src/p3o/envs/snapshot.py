@@ -116,7 +116,7 @@ def _is_display(owner: object, name: str, value: object) -> bool:
     """Whether `value` only draws: a renderer, or pygame's surfaces, clocks and fonts where they are expected."""
     if isinstance(value, list | tuple) and value:
         return all(_is_display(owner, name, item) for item in value)
-    module, kind = type(value).__module__, type(value).__name__
+    module, kind = str(getattr(type(value), "__module__", "")), type(value).__name__  # Box2D's objects have none
     # Elsewhere a surface may be state: a picture that the environment reads back.
     is_expected = type(owner).__module__.startswith("gymnasium.") or name in ("screen", "clock", "surf", "window")
     is_pygame = module.split(".")[0] == "pygame" and kind in ("Surface", "Clock", "Font")

@@ -15,7 +15,6 @@ from p3o.jobs import Job
 from p3o.presets import preset_settings
 
 CHECKPOINTS = {"mujoco": (1 / 3, 2 / 3, 1.0), "atari": (0.4, 0.8, 1.0)}  # shares of the run at which it is scored
-MISSING = {"atari": "needs Atari, which is not there yet"}  # suites that cannot be trained on so far
 CHANGED_SINCE_2019 = ("Ant", "Humanoid")  # tasks that `p3o.envs.mujoco_2019` has as they were
 PAPER_SEEDS = {"mujoco": 10, "atari": 3}
 KINDS = {"mujoco": ("vector", "gaussian"), "atari": ("image", "categorical")}  # of observations and actions
@@ -88,15 +87,6 @@ class Experiment(NamedTuple):
 
     def jobs(self, seeds: Sequence[int] | None = None, scale: float = 1.0) -> list[Job]:
         return [job for cell in self.cells for job in cell.jobs(seeds, scale)]
-
-    @property
-    def missing(self) -> str:
-        """Why it cannot be run so far; empty where it can."""
-        return "; ".join(MISSING[suite] for suite in self.suites if suite in MISSING)
-
-    @property
-    def suites(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(cell.suite for cell in self.cells))
 
 
 def checkpoints(cell: Cell, scale: float = 1.0) -> tuple[int, ...]:

@@ -1,0 +1,255 @@
+"""Atari games behind `VectorEnv`, and one game as a Gymnasium environment; docs/atari.md describes the rules.
+
+A lost life ends the learner's episode while the game goes on; scores are those of whole games.
+"""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from p3o.envs.atari_games import Game, action_names
+from p3o.envs.emulator import SIDE, Emulator, Record
+from p3o.types import Observation, Step
+
+STACK = 4  # frames of an observation, newest last
+FIRE = 1  # the action, in games that have it
+ENVS_PER_SPARE = 4
+FRAMES_PER_SECOND = 60
+
+
+def spaces(game: Game) -> tuple[gym.Space, gym.Space]:
+    """Of observations and actions."""
+    image = gym.spaces.Box(0, 255, (SIDE, SIDE, STACK), np.uint8)
+    return image, gym.spaces.Discrete(len(action_names(game.rom, game.full_action_space)))
+
+
+class AtariVectorEnv:
+    """E games at once, each on a thread of its own, with a few spare emulators that have the next game ready.
+
+    A start takes as long as twenty steps, and all would wait for it. When a game ends, the spare that has waited
+    longest takes its place, and the emulator that is free now starts a game in the background. The order depends on
+    the games alone, so a seed always gives the same run.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        num_envs: int,
+        seeds: np.random.SeedSequence,
+        num_spares: int | None = None,
+        is_filmed: bool = False,
+    ):
+        self.game, self.num_envs = game, num_envs
+        self.observation_space, self.action_space = spaces(game)
+        self._has_fire = action_names(game.rom, game.full_action_space)[FIRE] == "FIRE"
+        self._num_spares = -(-num_envs // ENVS_PER_SPARE) if num_spares is None else num_spares
+        self._is_filmed = is_filmed
+        self._seeds = seeds
+        self._num_lots = 0  # of emulators: each has seeds of its own
+        self._emulators: list[Emulator] = []
+        self._executor: ThreadPoolExecutor | None = None
+        self._is_broken = True  # an exception may have left emulators in the middle of a step
+        self._stack = np.zeros((num_envs, SIDE, SIDE), "<u4")  # four frames a number, the newest in its highest byte
+        self._current = Observation(None, (self._stack.view(np.uint8).reshape(num_envs, SIDE, SIDE, STACK),))
+        self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
+        self.is_waiting = np.zeros(num_envs, bool)
+        self._lives = np.zeros(num_envs, np.int64)
+        self._score = np.zeros(num_envs)
+
+    def _make_emulators(self) -> None:
+        self.close()
+        number = self.num_envs + self._num_spares
+        self._executor = ThreadPoolExecutor(number)
+        key = (*self._seeds.spawn_key, self._num_lots)
+        children = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).spawn(number)
+        self._emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
+        self._num_lots += 1
+        self._players = self._emulators[: self.num_envs]
+        self._spares = deque(self._emulators[self.num_envs :])
+        self._is_broken = False
+
+    @property
+    def picture(self) -> np.ndarray | None:
+        """The first game's screen [210, 160, 3], where it is filmed."""
+        return self._players[0].picture
+
+    def reset(self) -> Observation:
+        if self._is_broken:
+            self._make_emulators()
+        for emulator in self._emulators:
+            emulator.start(needs_seed=True)
+        for index in range(self.num_envs):
+            self._take_first(index)
+        self._restack(np.ones(self.num_envs, bool))
+        return self._current
+
+    def current(self) -> Observation:
+        return self._current
+
+    def step(self, action: np.ndarray) -> Step:
+        is_masked = self.is_waiting
+        self._is_broken = True
+        actions = np.where(is_masked, FIRE, action).tolist()
+        for player, one in zip(self._players, actions, strict=True):
+            player.send(one)
+        # The last to be asked is the last to be done: waiting for it first, the others need no wait of their own.
+        frames = [player.receive() for player in reversed(self._players)][::-1]
+        self._is_broken = False
+        np.right_shift(self._stack, 8, out=self._stack)
+        for stack, frame in zip(self._current.images[0], frames, strict=True):
+            stack[..., -1] = frame.image
+        _, rewards, over, lives, num_frames = zip(*frames, strict=True)
+        reward, is_over = np.array(rewards), np.array(over)
+        self._score += reward
+        left = np.array(lives)
+        is_capped = np.array(num_frames) >= self.game.max_num_frames_per_episode
+        # Qbert shows 0 lives for a while before its game is over: that is no further end.
+        terminated = is_over | ((left > 0) & (left < self._lives))
+        self._lives = left
+        ended = terminated | is_capped
+        if not np.count_nonzero(ended):
+            self.is_waiting = np.zeros(self.num_envs, bool)
+            is_quiet = not np.count_nonzero(is_masked)
+            return Step(self._current, reward, terminated, terminated, self._final, is_masked, is_quiet, terminated)
+        return self._end(reward, terminated, is_capped & ~terminated, is_masked, is_over | is_capped)
+
+    def _end(
+        self,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        is_masked: np.ndarray,
+        is_game_end: np.ndarray,
+    ) -> Step:
+        """The rest of a step in which episodes ended; the next games begin."""
+        ended = terminated | truncated
+        self._final.images[0][ended] = self._current.images[0][ended]
+        for index in np.flatnonzero(is_game_end).tolist():
+            player = self._players[index]
+            player.start()
+            self._spares.append(player)
+            self._players[index] = self._spares.popleft()
+            self._take_first(index)
+        self._restack(ended)
+        return Step(self._current, reward, terminated, truncated, self._final, is_masked, False, is_game_end)
+
+    def _take_first(self, index: int) -> None:
+        """Show the first frame of the game that environment `index` has now."""
+        frame = self._players[index].first()
+        self._current.images[0][index, ..., -1] = frame.image
+        self._lives[index], self._score[index] = frame.lives, 0.0
+
+    def _restack(self, ended: np.ndarray) -> None:
+        """Zeros but for the newest frame, and FIRE to come, where an episode of the learner begins."""
+        self._current.images[0][ended, ..., :-1] = 0
+        self.is_waiting = ended & self._has_fire
+
+    def snapshot(self) -> dict[str, Any]:
+        place = {id(emulator): index for index, emulator in enumerate(self._emulators)}
+        return {
+            "lot": self._num_lots - 1,
+            "emulators": [{"seed": one.record.seed_number, "log": one.record.log} for one in self._emulators],
+            "players": [place[id(one)] for one in self._players],
+            "spares": [place[id(one)] for one in self._spares],
+            "stack": self._current.images[0].copy(),
+            "lives": self._lives.copy(),
+            "is_waiting": self.is_waiting.copy(),
+            "score": self._score.copy(),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> list[int]:
+        """Every emulator plays its record again, all at once; one that does not arrive there starts a game afresh."""
+        players, spares = snapshot["players"], snapshot["spares"]
+        if (len(players), len(spares)) != (self.num_envs, self._num_spares):
+            raise ValueError(f"holds {len(players)} games and {len(spares)} spares, not {self.num_envs} of each kind")
+        self._num_lots = snapshot["lot"]
+        self._make_emulators()
+        records = [Record(one["seed"], one["log"]) for one in snapshot["emulators"]]
+        played = [emulator.rebuild(record) for emulator, record in zip(self._emulators, records, strict=True)]
+        self._players = [self._emulators[index] for index in players]
+        self._spares = deque(self._emulators[index] for index in spares)
+        arrived = [future.result() for future in played]
+        fresh = []
+        for index, emulator in enumerate(players):
+            frame, score = arrived[emulator]
+            is_same = np.array_equal(frame.image, snapshot["stack"][index, ..., -1])
+            if not is_same or (frame.lives, score) != (snapshot["lives"][index], snapshot["score"][index]):
+                fresh.append(index)
+                self._players[index].start(needs_seed=True)
+                self._take_first(index)
+        self._go_on_from(snapshot, fresh)
+        return fresh
+
+    def _go_on_from(self, snapshot: dict[str, Any], fresh: list[int]) -> None:
+        is_fresh = np.zeros(self.num_envs, bool)
+        is_fresh[fresh] = True
+        kept = ~is_fresh
+        self._restack(is_fresh)
+        self._current.images[0][kept] = snapshot["stack"][kept]
+        for own, name in ((self._lives, "lives"), (self._score, "score"), (self.is_waiting, "is_waiting")):
+            own[kept] = snapshot[name][kept]
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+        self._executor, self._emulators, self._players = None, [], []
+        self._spares = deque()
+        self._is_broken = True
+
+
+class AtariGame(gym.Env):
+    """One whole game, for eval and video: a lost life ends nothing, FIRE is pressed for the player, rewards are raw."""
+
+    def __init__(self, game: Game, render_mode: str | None = None):
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(FRAMES_PER_SECOND // game.frameskip, 1)}
+        self.game, self.render_mode = game, render_mode
+        self.observation_space, self.action_space = spaces(game)
+        self._vector: AtariVectorEnv | None = None  # made by the first reset: to know the spaces it is not needed
+        self._is_over = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        if seed is not None or self._vector is None:
+            self.close()
+            sequence = np.random.SeedSequence(seed)
+            is_filmed = self.render_mode == "rgb_array"
+            self._vector = AtariVectorEnv(self.game, 1, sequence, num_spares=0, is_filmed=is_filmed)
+            self._vector.reset()
+        elif not self._is_over:
+            self._vector.reset()
+        self._is_over = False
+        while self._vector.is_waiting[0]:
+            self._fire()
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self._vector is not None
+        step: Any = self._vector.step(np.array([action]))
+        reward = float(step.reward[0])
+        while self._vector.is_waiting[0] and not step.is_game_end[0]:
+            step = self._fire()
+            reward += float(step.reward[0])
+        self._is_over = bool(step.is_game_end[0])
+        observation = step.final_observation.images[0][0].copy() if self._is_over else self._observation()
+        is_terminated = self._is_over and not step.truncated[0]
+        return observation, reward, is_terminated, self._is_over and not is_terminated, {}
+
+    def _fire(self) -> Step:
+        """The row that the player does not decide."""
+        assert self._vector is not None
+        return self._vector.step(np.zeros(1, np.int64))
+
+    def _observation(self) -> np.ndarray:
+        assert self._vector is not None
+        return self._vector.current().images[0][0].copy()
+
+    def render(self) -> np.ndarray | None:
+        return None if self._vector is None else self._vector.picture
+
+    def close(self) -> None:
+        if self._vector is not None:
+            self._vector.close()
+            self._vector = None

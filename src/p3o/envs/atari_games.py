@@ -1,0 +1,134 @@
+"""Which Atari game an id and its options mean: `PongNoFrameskip-v4`, `ALE/Pong-v5`.
+
+Both spellings get the same preprocessing (docs/atari.md); they differ in sticky actions and in the frame cap.
+"""
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from p3o.envs.quiet import quietly
+from p3o.errors import UserError, nearest
+
+FRAME_SKIP = 4
+NOOP_MAX = 30
+# What Gym had in 2019, when the paper's runs were made; ale-py registers 108,000 for these ids too.
+NO_FRAMESKIP_CAPS = {"space_invaders": 300_000}
+NO_FRAMESKIP_CAP = 400_000
+FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # games without a mode for one player
+
+_ID = re.compile(
+    r"(?P<ale>ALE/)?(?P<name>[A-Z][A-Za-z0-9]*?)(?P<kind>NoFrameskip|Deterministic|-ram\w*)?-v(?P<version>\d)"
+)
+
+
+class Game(NamedTuple):
+    """A game with everything that decides how it runs."""
+
+    rom: str
+    repeat_action_probability: float = 0.0
+    full_action_space: bool = False
+    max_num_frames_per_episode: int = NO_FRAMESKIP_CAP
+    frameskip: int = FRAME_SKIP
+    noop_max: int = NOOP_MAX
+
+
+OPTIONS = tuple(name for name in Game._fields if name != "rom")
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether an id is one of Atari's; one that others may have too (`Pong-v4`) is theirs where they registered it."""
+    match = _ID.fullmatch(_bare(env_id))
+    if match is None:
+        return False
+    if match["ale"] or match["kind"]:
+        return True
+    if env_id in gym.registry and "ale_py" not in str(gym.registry[env_id].entry_point):
+        return False
+    try:
+        return match["name"] in _roms()
+    except ModuleNotFoundError:
+        return False
+
+
+def find_game(env_id: str, options: dict[str, Any]) -> Game:
+    """The game that an Atari id means, with its options checked."""
+    try:
+        roms = _roms()
+    except ModuleNotFoundError:
+        raise UserError(
+            f"environment {env_id!r} needs a package that is not installed: pip install 'p3o[atari]'"
+        ) from None
+    match = _ID.fullmatch(_bare(env_id))
+    assert match is not None
+    name = match["name"]
+    if name not in roms:
+        raise UserError(f"unknown environment {env_id!r}: there is no Atari game {name!r}{nearest(name, roms)}")
+    if match["ale"] and not match["kind"] and match["version"] == "5":
+        game = Game(roms[name], 0.25, max_num_frames_per_episode=108_000)
+    elif not match["ale"] and match["kind"] == "NoFrameskip" and match["version"] in "04":
+        cap = NO_FRAMESKIP_CAPS.get(roms[name], NO_FRAMESKIP_CAP)
+        game = Game(roms[name], 0.25 if match["version"] == "0" else 0.0, max_num_frames_per_episode=cap)
+    else:
+        raise UserError(
+            f"environment {env_id!r}: this spelling is not supported; use {name}NoFrameskip-v4 (as in the paper) or "
+            f"ALE/{name}-v5 (sticky actions)"
+        )
+    return game._replace(**{key: _checked(env_id, key, value) for key, value in options.items()})
+
+
+def _bare(env_id: str) -> str:
+    """The id without ale-py's module in front; other modules have games of their own."""
+    return env_id.removeprefix("ale_py:")
+
+
+@cache
+def _roms() -> dict[str, str]:
+    """The emulator's games by the name that ids have."""
+    with quietly():
+        from ale_py import roms
+        from ale_py.registration import rom_id_to_name
+
+        return {rom_id_to_name(rom): rom for rom in roms.get_all_rom_ids() if rom not in FOR_TWO}
+
+
+def _checked(env_id: str, key: str, value: Any) -> Any:
+    where = f"environment {env_id!r}: option {key}"
+    if key not in OPTIONS:
+        raise UserError(f"{where} is unknown{nearest(key, OPTIONS)}; there are {', '.join(OPTIONS)}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key == "full_action_space":
+        if not isinstance(value, bool):
+            raise UserError(f"{where}: {value!r} is neither true nor false")
+        return value
+    if key == "repeat_action_probability":
+        if not is_number or not 0 <= value < 1:
+            raise UserError(f"{where}: {value!r} is not a number of at least 0 and below 1")
+        return float(value)
+    least = 0 if key == "noop_max" else 1
+    if not is_number or value != int(value) or not least <= value < 2**31:
+        raise UserError(f"{where}: {value!r} is not a whole number of at least {least}")
+    return int(value)
+
+
+@cache
+def action_names(rom: str, is_full: bool) -> tuple[str, ...]:
+    """What each action of a game does: NOOP, FIRE, ..."""
+    import ale_py
+
+    with quietly():
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        ale = ale_py.ALEInterface()
+        ale.loadROM(ale_py.roms.get_rom_path(rom))
+        return tuple(action.name for action in (ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()))
+
+
+def names() -> list[str]:
+    """All ids, in both spellings; none where the emulator is not installed."""
+    try:
+        roms = sorted(_roms())
+    except ModuleNotFoundError:
+        return []
+    return [f"{name}NoFrameskip-v4" for name in roms] + [f"ALE/{name}-v5" for name in roms]
