@@ -289,6 +289,7 @@ class Session:
         _, step, seconds = self._line_at
         if trainer.step == step:
             return
+        trainer.settle()
         means = trainer.interval.means() | {
             "steps_per_second": (trainer.step - step) / max(trainer.seconds - seconds, 1e-9),
         }

@@ -12,6 +12,7 @@ import numpy as np
 from p3o import seeds
 from p3o.algorithms import Algorithm, Entry, Metric, Specs
 from p3o.config import Config
+from p3o.device_actor import DeviceActor
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
 from p3o.normalize import Normalizer, NormalizerState
@@ -28,6 +29,14 @@ class Iteration(NamedTuple):
 
     metrics: dict[str, float]
     episodes: list[Episode]
+
+
+class Coming(NamedTuple):
+    """The metrics of an update that may still be on its way."""
+
+    arrays: dict[str, Any]
+    rate: float
+    step: int
 
 
 class IntervalMeans:
@@ -80,8 +89,7 @@ class Trainer:
         with jax.default_device(self.device):
             self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
             self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
-        quick = self.algorithm.host_policy(config.num_envs) if self.algorithm.host_policy else None
-        self.actor = Actor(self.algorithm.policy, specs, quick)
+        self.actor = self._make_actor()
         self.act_rng = np.random.Generator(np.random.PCG64(streams.act))
         self.step = 0
         self.iteration = 0
@@ -89,7 +97,16 @@ class Trainer:
         self.recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOW)
         self.interval = IntervalMeans((*self.algorithm.metrics, LEARNING_RATE))
         self.seconds = 0.0  # in the loop, over all sessions, compilation left out
+        self.metrics: dict[str, float] = {}  # of the last update whose numbers are in
+        self._coming: Coming | None = None  # those of the update after it
         self._actor_is_stale = True
+
+    def _make_actor(self) -> Actor | DeviceActor:
+        algorithm, config, specs = self.algorithm, self.config, self.specs
+        if specs.observation.frame_stack:
+            return DeviceActor(algorithm.policy, config, specs, self.device)
+        quick = algorithm.host_policy(config.num_envs) if algorithm.host_policy else None
+        return Actor(algorithm.policy, specs, quick)
 
     @property
     def mean_return(self) -> float:
@@ -100,7 +117,11 @@ class Trainer:
         return sum(n for _, n in self.recent) / len(self.recent) if self.recent else math.nan
 
     def iterate(self, schedule_steps: int, schedule_start: int = 0) -> Iteration:
-        """One rollout and one update; schedules run for so many steps from their start."""
+        """One rollout and one update; schedules run for so many steps from their start.
+
+        Where the device acts too, the update is still on its way when this returns, and the metrics are of the one
+        before: whoever needs all of them calls `settle`.
+        """
         if self._update is None:
             self._update = self._compile()
         started = time.perf_counter()
@@ -109,42 +130,58 @@ class Trainer:
         if self._actor_is_stale:
             self.actor.set_params(self.state.params)
         rate = self.algorithm.learning_rate(self.step - schedule_start, schedule_steps)
-        trajectory, self.step, episodes = self.rollout.collect(self.actor, self.act_rng, self.step)
+        trajectory, step, episodes = self.rollout.collect(self.actor, self.act_rng, self.step)
+        self.settle()  # the update before is long through: its parameters acted
+        self.step = step
         self._actor_is_stale = True  # until the update is through
         with jax.default_device(self.device):
             arguments = (self.state, trajectory, self.key, np.int32(self.iteration), np.float32(rate))
             self.state, arrays = self._update(*arguments)
-        metrics = {name: float(value) for name, value in jax.device_get(arrays).items()}
-        metrics["learning_rate"] = rate
+        self._coming = Coming(arrays, rate, self.step)
+        for array in arrays.values():
+            array.copy_to_host_async()
+        if not isinstance(self.actor, DeviceActor) or not self.metrics:
+            self.settle()
         self.actor.set_params(self.state.params)
         self._actor_is_stale = False
         self.iteration += 1
-        self._check_metrics(metrics)
         for episode in episodes:
             self.recent.append((episode.total, episode.length))
         self.num_episodes += len(episodes)
-        self.interval.add(metrics)
         self.seconds += time.perf_counter() - started
-        return Iteration(metrics, episodes)
+        return Iteration(self.metrics, episodes)
+
+    def settle(self) -> None:
+        """Wait for the numbers of the last update, check them and count them in."""
+        if self._coming is None:
+            return
+        arrays, rate, step = self._coming
+        self._coming = None
+        metrics = {name: float(value) for name, value in jax.device_get(arrays).items()}
+        metrics["learning_rate"] = rate
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise RunStopped(f"step {step:,}: {name} is {value}")
+        self.metrics = metrics
+        self.interval.add(metrics)
 
     def _compile(self) -> Any:
         """Compile once, before the clock starts, so that speeds leave compilation out."""
+        if isinstance(self.actor, DeviceActor):
+            self.actor.compile(self.state.params)
         with jax.default_device(self.device):
             return compile_update(self.algorithm, self.state, self.rollout.buffers, self.key)
 
-    def _check_metrics(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise RunStopped(f"step {self.step:,}: {name} is {value}")
-
     def check_params(self) -> None:
         """Called before a checkpoint, so that every checkpoint is a good one."""
+        self.settle()
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.state.params):
             if not np.isfinite(np.asarray(leaf)).all():
                 raise RunStopped(f"step {self.step:,}: parameter {jax.tree_util.keystr(path)} is not finite")
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that a bit-equal continuation needs, as plain data and arrays; going on does not change it."""
+        self.settle()
         observation = self.rollout.observation
         assert observation is not None
         return {
@@ -153,7 +190,7 @@ class Trainer:
             "act_rng": self.act_rng.bit_generator.state,
             "normalizer": list(self.normalizer.state()),
             "environments": self.env.snapshot(),
-            "observation": {"vector": observation.vector, "images": list(observation.images)},
+            "observation": {"vector": observation.vector, "images": [np.array(i) for i in observation.images]},
             "returns": self.rollout.returns.copy(),
             "lengths": self.rollout.lengths.copy(),
             "step": self.step,

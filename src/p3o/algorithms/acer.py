@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.lax import stop_gradient
 
-from p3o import losses, optimizers, replay
+from p3o import frames, losses, optimizers, replay
 from p3o.algorithms.actor_critic import final_values
 from p3o.algorithms.base import Algorithm, Metric, Specs, example_trajectory
 from p3o.config import Config, setting
@@ -253,6 +253,7 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
 
     def gradient_step(carry: tuple, batch: Trajectory, rate: Array) -> tuple[tuple, dict[str, Array]]:
         params, average, opt_state = carry
+        batch = frames.expand(batch, specs.observation.frame_stack)
         loss = jax.value_and_grad(acer_loss, argnums=3, has_aux=True)
         (_, metrics), gradient = loss(network, config, average, params, batch)
         params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)

@@ -57,11 +57,20 @@ class Entry(NamedTuple):
 
 
 def example_trajectory(config: Config, specs: Specs) -> Trajectory:
-    """A rollout of zeros: the shapes and types of everything the loop hands to `update`."""
+    """A rollout of zeros: the shapes and types of everything the loop hands to `update`.
+
+    Of a stack of frames each frame is there once; `frames.expand` makes the stacks.
+    """
     time, envs = config.num_steps, config.num_envs
     spec, action = specs
 
     def observation(steps: int) -> Observation:
+        if spec.frame_stack:
+            ((height, width, size),) = spec.image_shapes
+            older = (
+                size - 1 if steps > time else 0
+            )  # of the first observation; a final one has them from the row before
+            return Observation(None, (np.zeros((steps + older, envs, height, width), np.uint8),))
         vector = np.zeros((steps, envs, spec.vector_size), np.float32) if spec.vector_size else None
         return Observation(vector, tuple(np.zeros((steps, envs, *s), np.uint8) for s in spec.image_shapes))
 

@@ -109,7 +109,7 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
     replay.check_burn_in(config.burn_in, config.replay_size, config.num_steps)
     is_replaying = config.off_policy_updates > 0
     example = example_trajectory(config, specs)
-    gradient_step = make_gradient_step(network, config, optimizer)
+    gradient_step = make_gradient_step(network, config, optimizer, specs.observation.frame_stack)
 
     def init(rng: np.random.Generator) -> P3OState:
         params = jax.tree.map(jnp.asarray, network.init(rng))
