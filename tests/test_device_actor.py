@@ -33,3 +33,20 @@ def test_the_device_acts_and_learns_as_the_plain_way_does(algo, time_limit):
     leaves = [jax.tree.leaves(jax.tree.map(np.asarray, t.state.params)) for t in trainers]
     for a, b in zip(*leaves, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("algo", ["p3o", "acer"])
+def test_a_replay_in_host_memory_draws_and_learns_the_same(algo):
+    """The ring wraps twice; numbers of replayed steps and every weight are those of the ring in the state."""
+    ours, theirs = (stacks.make_trainer(algo, replay_device=place) for place in ("host", "auto"))
+    assert ours.memory is not None
+    assert theirs.memory is None
+    assert jax.tree.leaves(ours.state.replay) == []
+    (found, metrics), (expected, expected_metrics) = (run(trainer, 9) for trainer in (ours, theirs))
+    assert found == expected
+    assert [m["off_policy_updates"] for m in metrics] == [m["off_policy_updates"] for m in expected_metrics]
+    assert len({m["off_policy_updates"] for m in metrics}) > 3
+    for a, b in zip(*(jax.tree.leaves(t.state.params) for t in (ours, theirs)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)  # compiled apart, for each number of minibatches
+    for a, b in zip(jax.tree.leaves(ours.memory.data), jax.tree.leaves(theirs.state.replay.data), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

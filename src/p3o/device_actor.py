@@ -1,7 +1,7 @@
 """Acting on the learner's device: stacks of frames are kept there, and only the newest frames cross the bus, once.
 
-A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network, sample)
-and one small copy back (actions). Frames, actions and behaviour stay on the device, where the update takes them.
+A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
+sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
 """
 
 from collections.abc import Callable
@@ -52,8 +52,6 @@ def _push(carry: Carry, packed: Array) -> Carry:
 class DeviceActor:
     """The policy with the trajectory that it makes; one rollout is `begin`, T − 1 times `proceed`, then `finish`."""
 
-    quick = None  # it has no quicker way on the host
-
     def __init__(
         self, policy: Callable[[Params, Observation], Distribution], config: Config, specs: Specs, device: Any
     ):
@@ -81,9 +79,9 @@ class DeviceActor:
         def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
             return decide(params, _push(carry, packed))
 
-        self._begin = jax.jit(begin, donate_argnums=1)
-        self._proceed = jax.jit(proceed, donate_argnums=1)
-        self._finish = jax.jit(_push, donate_argnums=0)
+        self._begin: Any = jax.jit(begin, donate_argnums=1)
+        self._proceed: Any = jax.jit(proceed, donate_argnums=1)
+        self._finish: Any = jax.jit(_push, donate_argnums=0)
 
     def compile(self, params: Params) -> None:
         """Compile all that a rollout calls, so that no step waits for it."""
@@ -102,17 +100,21 @@ class DeviceActor:
         self._params = params
 
     def begin(self, stack: Array, noise: np.ndarray) -> Array:
-        """Actions [E] of a rollout's first step, from stacks [E, H, W, S]: those that `finish` left, or others."""
+        """Actions [E], on their way, of a rollout's first step, from stacks [E, H, W, S]: `finish`'s, or others."""
         if stack is not self._carry.stack:
             self._carry = self._carry._replace(stack=jax.device_put(np.array(stack), self.device))
         self._carry, action = self._begin(self._params, self._carry, jax.device_put(noise, self.device))
         return action
 
     def proceed(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
-        """Actions [E] after new frames [E, H, W]; where an episode starts, older frames are forgotten."""
+        """Actions [E], on their way, after new frames [E, H, W]; where an episode starts, older ones are forgotten."""
         packed = jax.device_put(pack(frame, is_start), self.device)
         self._carry, action = self._proceed(self._params, self._carry, packed)
         return action
+
+    def fetch(self, action: Array) -> np.ndarray:
+        """Actions on the host; waits for them."""
+        return np.asarray(action)
 
     def finish(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
         """Take the rollout's last frames; the stacks that the environments stand at now."""

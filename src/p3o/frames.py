@@ -1,7 +1,7 @@
 """Stacks of frames, each frame kept once: how they are stored, advanced by one frame, and rebuilt.
 
 A stack [..., H, W, S] has the newest frame last. At the start of an episode all older frames are zero, and from one
-observation to the next the stack moves on by one frame; so T + 1 observations are T + S frames and the ends of episodes.
+observation to the next the stack moves on by one frame; so T + 1 observations are T + S frames and the ends.
 """
 
 import jax.numpy as jnp

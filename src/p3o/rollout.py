@@ -185,7 +185,7 @@ class Rollout:
         quiet = np.zeros(self.config.num_envs, bool)
         action = actor.begin(self.observation.images[0], noise)
         for t in self._steps:
-            raw = env.step(to_environment(np.asarray(action)))
+            raw = env.step(to_environment(actor.fetch(action)))
             is_end = quiet if raw.is_quiet else raw.terminated | raw.truncated
             frame = raw.observation.images[0][..., -1]
             if t < last:

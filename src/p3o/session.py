@@ -12,7 +12,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from p3o import checkpoint, seeds
+from p3o import checkpoint, seeds, speeds
 from p3o import model as models
 from p3o.display import Display, Header, Status
 from p3o.errors import RunStopped, UserError
@@ -20,7 +20,7 @@ from p3o.evaluate import play
 from p3o.folder import check_free, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
-from p3o.placement import format_bytes
+from p3o.placement import replay_line
 from p3o.recording import Recorder, cut_back
 from p3o.signals import Stop
 from p3o.train import Iteration
@@ -197,9 +197,12 @@ class Session:
             f"preset {self.job.preset}{', variant ' + self.job.variant if self.job.variant else ''}"
         ]
         if trainer.algorithm.replay_bytes:
-            lines.append(f"replay: {format_bytes(trainer.algorithm.replay_bytes)}, allocated once")
+            lines.append(replay_line(trainer.algorithm.replay_bytes, trainer.placement))
         if trainer.placement.reason:
             lines.append(f"learns on {trainer.placement.reason}")
+        if trainer.device.platform == "cpu" and self.setup.specs.observation.kind == "image":
+            seconds = speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
+            lines.append(f"images on the CPU alone: some {1 / seconds:,.0f} steps/s a core; a GPU is far faster")
         if trainer.device.platform != "cpu" and not config.deterministic:
             lines.append("on this device resume is exact only with --set deterministic=true")
         if self.folder is not None:

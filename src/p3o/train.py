@@ -15,10 +15,11 @@ from p3o.config import Config
 from p3o.device_actor import DeviceActor
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
+from p3o.host_replay import HostReplay
 from p3o.normalize import Normalizer, NormalizerState
-from p3o.placement import compile_update, place
+from p3o.placement import compile_update, jit_update, place
 from p3o.rollout import Actor, Episode, Rollout
-from p3o.types import Observation
+from p3o.types import Observation, Trajectory
 
 WINDOW = 100  # episodes in the reported mean return
 LEARNING_RATE = Metric("learning_rate", "step size")
@@ -86,8 +87,12 @@ class Trainer:
         self.rollout = Rollout(config, specs, env, self.normalizer)
         self.placement = place(self.algorithm, self.rollout.buffers, specs.observation.kind, device)
         self.device = self.placement.device
+        plan, is_on_host = self.algorithm.replay, self.placement.is_replay_on_host
+        self.memory = HostReplay(plan) if plan is not None and is_on_host else None  # else it is in the state
         with jax.default_device(self.device):
-            self.state = jax.device_put(self.algorithm.init(np.random.default_rng(streams.init)), self.device)
+            options = {} if self.memory is None else {"has_ring": False}
+            state = self.algorithm.init(np.random.default_rng(streams.init), **options)
+            self.state = jax.device_put(state, self.device)
             self.key = jax.random.wrap_key_data(jnp.asarray(streams.update.generate_state(2, np.uint32)))
         self.actor = self._make_actor()
         self.act_rng = np.random.Generator(np.random.PCG64(streams.act))
@@ -134,9 +139,7 @@ class Trainer:
         self.settle()  # the update before is long through: its parameters acted
         self.step = step
         self._actor_is_stale = True  # until the update is through
-        with jax.default_device(self.device):
-            arguments = (self.state, trajectory, self.key, np.int32(self.iteration), np.float32(rate))
-            self.state, arrays = self._update(*arguments)
+        arrays = self._learn(trajectory, rate)
         self._coming = Coming(arrays, rate, self.step)
         for array in arrays.values():
             array.copy_to_host_async()
@@ -150,6 +153,19 @@ class Trainer:
         self.num_episodes += len(episodes)
         self.seconds += time.perf_counter() - started
         return Iteration(self.metrics, episodes)
+
+    def _learn(self, trajectory: Trajectory, rate: float) -> dict[str, Any]:
+        """One update, on its way to the device; returns the metrics to come."""
+        state = self.state
+        if self.memory is not None:
+            self.memory.add(trajectory)
+            state = state._replace(replay=self.memory.minibatches(self.key, self.iteration))
+        with jax.default_device(self.device):
+            arguments = (state, trajectory, self.key, np.int32(self.iteration), np.float32(rate))
+            self.state, arrays = self._update(*arguments)
+        if self.memory is not None:
+            self.state = self.state._replace(replay=None)
+        return arrays
 
     def settle(self) -> None:
         """Wait for the numbers of the last update, check them and count them in."""
@@ -169,6 +185,8 @@ class Trainer:
         """Compile once, before the clock starts, so that speeds leave compilation out."""
         if isinstance(self.actor, DeviceActor):
             self.actor.compile(self.state.params)
+        if self.memory is not None:
+            return jit_update(self.algorithm)  # for each number of minibatches, when it first comes
         with jax.default_device(self.device):
             return compile_update(self.algorithm, self.state, self.rollout.buffers, self.key)
 
