@@ -33,6 +33,9 @@ BY_ALGORITHM: dict[str, dict[str, Any]] = {
 }
 
 
+compiled: dict[Any, Any] = {}
+
+
 class StackEnv:
     """Frames of noise with the last action in a corner; episodes end often, also twice in a row."""
 
@@ -95,7 +98,18 @@ def specs_of(frame_stack: int = STACK) -> Specs:
 
 
 def make_trainer(algo: str, frame_stack: int = STACK, seed: int = 0, ends: float = 0.25, **settings: Any) -> Trainer:
-    """A trainer on frames kept once, or (`frame_stack` 0) on whole stacks acted on in the plain way."""
+    """A trainer on frames kept once, or (`frame_stack` 0) on whole stacks acted on in the plain way.
+
+    Its functions are compiled once for all tests.
+    """
     entry = algorithms.find(algo)
     config = make_config(entry.config, SETTINGS, BY_ALGORITHM[algo], settings)
-    return Trainer(entry, config, StackEnv(config.num_envs, seed, ends), specs_of(frame_stack), seed)
+    trainer = Trainer(entry, config, StackEnv(config.num_envs, seed, ends), specs_of(frame_stack), seed)
+    what = (algo, frame_stack, config)
+    if what not in compiled:
+        actor: Any = trainer.actor
+        compiled[what] = (trainer._compile(), [vars(actor).get(name) for name in ("_begin", "_proceed", "_finish")])
+    trainer._update = compiled[what][0]
+    if frame_stack:
+        vars(trainer.actor).update(zip(("_begin", "_proceed", "_finish"), compiled[what][1], strict=True))
+    return trainer

@@ -123,13 +123,18 @@ class DeviceActor:
 
     def trajectory(self, host: Trajectory) -> Trajectory:
         """The rollout: what the host counted, with what lies on the device (until the next `begin`)."""
-        finals = host.final_observation
-        if finals is not None and not host.truncated.any():
-            finals = self._no_finals  # nothing to send
+        finals = self._no_finals  # nothing to send
+        if host.final_observation is not None and host.truncated.any():
+            finals = jax.tree.map(np.copy, host.final_observation)
         carry = self._carry
-        return host._replace(
+        return Trajectory(
             observation=Observation(None, (carry.frames,)),
             action=carry.action,
             behaviour=carry.behaviour,
+            # copied, since the next rollout writes into the host's arrays while the update may still read these
+            reward=host.reward.copy(),
+            terminated=host.terminated.copy(),
+            truncated=host.truncated.copy(),
+            is_masked=host.is_masked.copy(),
             final_observation=finals,
         )

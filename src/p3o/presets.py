@@ -29,6 +29,8 @@ DEFAULT_IMAGE: dict[str, dict[str, Any]] = {
     "acer": {**_IMAGE, **_SMALL_REPLAY, "num_envs": 8, "num_steps": 20},
 }
 
+IMAGE_LOOP: dict[str, Any] = {"checkpoint_every": 50_000}  # some seconds on a GPU, minutes on a CPU
+
 PAPER = {"p3o": paper.p3o, "a2c": paper.a2c, "a2cg": paper.a2cg, "ppo": paper.ppo, "acer": paper.acer}
 
 PRESETS = {
@@ -41,6 +43,7 @@ def preset_settings(algo: str, preset: str, observation_kind: str, action_kind: 
     """The overrides that a preset puts on the algorithm's config class."""
     if preset not in PRESETS:
         raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
-    if preset == "paper":
-        return PAPER[algo](observation_kind, action_kind)
-    return DEFAULT_IMAGE[algo] if observation_kind == "image" else {}
+    chosen = PAPER[algo](observation_kind, action_kind) if preset == "paper" else {}
+    if observation_kind == "image":
+        chosen = IMAGE_LOOP | (chosen or DEFAULT_IMAGE[algo])
+    return chosen

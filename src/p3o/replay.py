@@ -84,6 +84,18 @@ def add(state: ReplayState | Minibatches, trajectory: Trajectory) -> ReplayState
     return ReplayState(data, state.num_added + 1)
 
 
+def take(data: Trajectory, slot: Array) -> Any:
+    """Some slots [N] of a ring, as leaves [N, E, ...]."""
+    return [ring[slot] for ring in jax.tree.leaves(data)]
+
+
+def put(data: Trajectory, slot: Array, leaves: list[Array]) -> Trajectory:
+    """The ring with other contents [E, ...] in one slot."""
+    rings, structure = jax.tree.flatten(data)
+    new = [jax.lax.dynamic_update_index_in_dim(r, leaf, slot, 0) for r, leaf in zip(rings, leaves, strict=True)]
+    return jax.tree.unflatten(structure, new)
+
+
 def num_filled(state: ReplayState) -> Array:
     return jnp.minimum(state.num_added, jax.tree.leaves(state.data)[0].shape[0])
 

@@ -100,7 +100,7 @@ class Rollout:
             raise
 
     def _collect(self, act: AnyActor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
-        buffers = trajectory = self.buffers
+        buffers = self.buffers
         self._clear_finals()
         for flags in (buffers.terminated, buffers.truncated, buffers.is_masked):
             flags[:] = False
@@ -109,7 +109,6 @@ class Rollout:
         quick = act.quick if isinstance(act, Actor) else None
         if isinstance(act, DeviceActor):
             self._play_on_device(act, noise, reward)
-            trajectory = act.trajectory(buffers)
         elif quick is not None:
             self._play_quickly(quick, noise, reward)
         else:
@@ -121,6 +120,7 @@ class Rollout:
             if leaf is not None and not np.isfinite(leaf).all():
                 raise RunStopped(f"step {steps[-1]:,}: {name} of the environment is not finite")
         buffers.reward[:] = self.normalizer.rewards(reward, is_end, is_counted)
+        trajectory = act.trajectory(buffers) if isinstance(act, DeviceActor) else buffers
         return trajectory, int(steps[-1]), self._finish_episodes(reward, is_end, is_counted, steps)
 
     def _play(self, act: Policy, noise: np.ndarray, reward: np.ndarray) -> None:

@@ -3,13 +3,14 @@
 import collections
 import math
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p3o import seeds
+from p3o import seeds, segments
 from p3o.algorithms import Algorithm, Entry, Metric, Specs
 from p3o.config import Config
 from p3o.device_actor import DeviceActor
@@ -18,6 +19,7 @@ from p3o.errors import RunStopped
 from p3o.host_replay import HostReplay
 from p3o.normalize import Normalizer, NormalizerState
 from p3o.placement import compile_update, jit_update, place
+from p3o.replay import ReplayState, put, take
 from p3o.rollout import Actor, Episode, Rollout
 from p3o.types import Observation, Trajectory
 
@@ -66,6 +68,10 @@ class IntervalMeans:
             else self.sums[m.name] / (1.0 if m.is_count else self.weights[m.name])
             for m in self.metrics
         }
+
+
+_take = jax.jit(take)
+_put = jax.jit(put, donate_argnums=0)
 
 
 class Trainer:
@@ -197,13 +203,75 @@ class Trainer:
             if not np.isfinite(np.asarray(leaf)).all():
                 raise RunStopped(f"step {self.step:,}: parameter {jax.tree_util.keystr(path)} is not finite")
 
+    @property
+    def is_replay_apart(self) -> bool:
+        """The replay is too large for a snapshot: `replay_chunks` has it."""
+        images = self.specs.observation.kind == "image"
+        return self.algorithm.replay is not None and (images or self.memory is not None)
+
+    def _algorithm_snapshot(self) -> dict[str, Any]:
+        if not self.is_replay_apart:
+            return {"algorithm": [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)]}
+        leaves = jax.device_get(jax.tree.leaves(self.state._replace(replay=None)))
+        # copied: it is written to disk while training goes on
+        return {"algorithm": [np.array(leaf) for leaf in leaves], "replay": self.num_added}
+
+    @property
+    def num_added(self) -> int:
+        """Rollouts that went into the replay."""
+        return int(self.state.replay.num_added) if self.memory is None else self.memory.num_added
+
+    def replay_chunks(self, since: int) -> list[segments.Chunk]:
+        """The rollouts in the replay from number `since` on, on their way to the host; going on changes none."""
+        plan, last = self.algorithm.replay, self.num_added
+        assert plan is not None
+        chunks = []
+        for start, stop in segments.ranges(max(since, last - plan.slots), last):
+            rows = np.minimum(np.arange(start, start + segments.ROLLOUTS), stop - 1) % plan.slots
+            if self.memory is not None:
+                leaves = [ring[rows[: stop - start]] for ring in jax.tree.leaves(self.memory.data)]
+            else:  # always so many rows, so that it is compiled once
+                leaves = _take(self.state.replay.data, rows)
+                for leaf in leaves:
+                    leaf.copy_to_host_async()
+            chunks.append(segments.Chunk(start, stop, leaves))
+        return chunks
+
+    def _restore_replay(self, num_added: int, chunks: Iterable[segments.Chunk]) -> None:
+        plan = self.algorithm.replay
+        assert plan is not None
+        shapes = [(leaf.shape[1], leaf.shape[0], *leaf.shape[2:]) for leaf in jax.tree.leaves(plan.example)]
+        data = self.state.replay.data if self.memory is None else self.memory.data
+        found = set()
+        for chunk in chunks:
+            if [leaf.shape[1:] for leaf in chunk.leaves] != shapes:
+                raise ValueError("the replay on disk has other shapes")
+            for number in range(max(chunk.first, num_added - plan.slots), chunk.last):
+                leaves = [leaf[number - chunk.first] for leaf in chunk.leaves]
+                slot = number % plan.slots
+                if self.memory is None:
+                    data = _put(data, np.int32(slot), leaves)
+                else:
+                    for ring, leaf in zip(jax.tree.leaves(data), leaves, strict=True):
+                        ring[slot] = leaf
+                found.add(number)
+        if found != set(range(max(0, num_added - plan.slots), num_added)):
+            raise ValueError("rollouts of the replay are missing")
+        if self.memory is None:
+            self.state = self.state._replace(replay=ReplayState(data, jax.device_put(np.int32(num_added), self.device)))
+        else:
+            self.memory.num_added = num_added
+
     def snapshot(self) -> dict[str, Any]:
-        """Everything that a bit-equal continuation needs, as plain data and arrays; going on does not change it."""
+        """Everything that a bit-equal continuation needs, as plain data and arrays; going on does not change it.
+
+        A replay that `is_replay_apart` is left out, but for its count.
+        """
         self.settle()
         observation = self.rollout.observation
         assert observation is not None
         return {
-            "algorithm": [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)],
+            **self._algorithm_snapshot(),
             "key": np.asarray(jax.random.key_data(self.key)),
             "act_rng": self.act_rng.bit_generator.state,
             "normalizer": list(self.normalizer.state()),
@@ -219,14 +287,25 @@ class Trainer:
             "seconds": self.seconds,
         }
 
-    def restore(self, tree: dict[str, Any]) -> list[int]:
-        """Go back to a snapshot; returns the environments that had to start a fresh episode."""
-        leaves, structure = jax.tree.flatten(self.state)
+    def restore(self, tree: dict[str, Any], chunks: Iterable[segments.Chunk] = ()) -> list[int]:
+        """Go back to a snapshot, with its replay in chunks where that is apart.
+
+        Returns the environments that had to start a fresh episode.
+        """
+        if self.is_replay_apart and "replay" not in tree:
+            raise ValueError("an earlier version of p3o wrote it, with its images stored in another way")
+        state = self.state._replace(replay=None) if self.is_replay_apart else self.state
+        leaves, structure = jax.tree.flatten(state)
         for stored, leaf in zip(tree["algorithm"], leaves, strict=True):
             if stored.shape != leaf.shape or stored.dtype != leaf.dtype:
                 raise ValueError(f"an array of shape {stored.shape} where {leaf.shape} was expected")
         with jax.default_device(self.device):
-            self.state = jax.device_put(jax.tree.unflatten(structure, tree["algorithm"]), self.device)
+            restored = jax.device_put(jax.tree.unflatten(structure, tree["algorithm"]), self.device)
+            if self.is_replay_apart:
+                self.state = restored._replace(replay=self.state.replay)
+                self._restore_replay(tree["replay"], chunks)
+            else:
+                self.state = restored
             self.key = jax.random.wrap_key_data(jnp.asarray(tree["key"]))
         self.act_rng.bit_generator.state = tree["act_rng"]
         self.normalizer.restore(NormalizerState(*tree["normalizer"]))
@@ -240,6 +319,7 @@ class Trainer:
         self.recent = collections.deque(((r, int(n)) for r, n in tree["recent"]), maxlen=WINDOW)
         self.interval.sums, self.interval.weights = (dict(tree["interval"][name]) for name in ("sums", "weights"))
         self.seconds = tree["seconds"]
+        self._coming = None
         self._actor_is_stale = True
         return fresh
 
