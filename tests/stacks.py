@@ -8,6 +8,7 @@ from gymnasium import spaces
 from p3o import algorithms
 from p3o.algorithms import Specs
 from p3o.config import make_config
+from p3o.placement import jit_update
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
 from p3o.types import Observation, Step
@@ -108,7 +109,8 @@ def make_trainer(algo: str, frame_stack: int = STACK, seed: int = 0, ends: float
     what = (algo, frame_stack, config)
     if what not in compiled:
         actor: Any = trainer.actor
-        compiled[what] = (trainer._compile(), [vars(actor).get(name) for name in ("_begin", "_proceed", "_finish")])
+        update = trainer._compile() if trainer.memory is None else jit_update(trainer.algorithm)
+        compiled[what] = (update, [vars(actor).get(name) for name in ("_begin", "_proceed", "_finish")])
     trainer._update = compiled[what][0]
     if frame_stack:
         vars(trainer.actor).update(zip(("_begin", "_proceed", "_finish"), compiled[what][1], strict=True))

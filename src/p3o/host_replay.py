@@ -16,6 +16,9 @@ from p3o.replay import Minibatches, Plan
 from p3o.types import Trajectory
 
 
+ROOMS = (1, 2, 4, 8)  # numbers of minibatches to compile for at the start; more hardly ever come
+
+
 class HostReplay:
     """The storage and how much of it was ever written, as `replay.ReplayState`."""
 
@@ -45,6 +48,13 @@ class HostReplay:
         keys = jax.vmap(lambda index: jax.random.fold_in(sample_key, index))(jnp.arange(self._most))
         return count, jax.vmap(lambda k: replay.draw_slots(k, self.plan.num_columns, filled))(keys)
 
+    def blank(self, room: int) -> Minibatches:
+        """Room for so many minibatches, none of them to use."""
+        columns = self.plan.num_columns
+        return Minibatches(
+            jax.tree.map(lambda ring: np.zeros((room, columns, *ring.shape[2:]), ring.dtype), self.data), np.int32(0)
+        )
+
     def minibatches(self, key: Any, iteration: int) -> Minibatches:
         """All minibatches of an iteration; their number is rounded up to a power of two, so that few are compiled."""
         filled = min(self.num_added, self.plan.slots)
@@ -54,11 +64,8 @@ class HostReplay:
         room = 1 << max(0, count - 1).bit_length()
         env = np.arange(self.plan.num_columns) % self.plan.example.reward.shape[1]
 
-        def gather(ring: np.ndarray) -> np.ndarray:
-            found = np.empty((room, len(env), *ring.shape[2:]), ring.dtype)
-            for index in range(room):
-                # those beyond ξ are not read, but have to be numbers
-                found[index] = ring[slot[index], env] if index < count else 0
-            return found
-
-        return Minibatches(jax.tree.map(gather, self.data), np.int32(count))
+        found = self.blank(room)._replace(count=np.int32(count))
+        for ring, leaf in zip(jax.tree.leaves(self.data), jax.tree.leaves(found.data), strict=True):
+            for index in range(count):
+                leaf[index] = ring[slot[index], env]
+        return found

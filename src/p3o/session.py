@@ -103,6 +103,8 @@ class Session:
         }
         saved_before = self._segments[-1]["last"] if self._segments else 0
         chunks = trainer.replay_chunks(saved_before) if trainer.is_replay_apart else []
+        if trainer.is_replay_apart:
+            tree = checkpoint.frozen(tree)
         model = self.model()
         self._saved_at = step
 

@@ -16,7 +16,7 @@ from p3o.config import Config
 from p3o.device_actor import DeviceActor
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
-from p3o.host_replay import HostReplay
+from p3o.host_replay import ROOMS, HostReplay
 from p3o.normalize import Normalizer, NormalizerState
 from p3o.placement import compile_update, jit_update, place
 from p3o.replay import ReplayState, put, take
@@ -192,9 +192,18 @@ class Trainer:
         if isinstance(self.actor, DeviceActor):
             self.actor.compile(self.state.params)
         if self.memory is not None:
-            return jit_update(self.algorithm)  # for each number of minibatches, when it first comes
+            return self._compile_for_minibatches(self.memory)
         with jax.default_device(self.device):
             return compile_update(self.algorithm, self.state, self.rollout.buffers, self.key)
+
+    def _compile_for_minibatches(self, memory: HostReplay) -> Any:
+        """Run the update once, on a copy and to no effect, for each number of minibatches that is likely to come."""
+        update = jit_update(self.algorithm)
+        with jax.default_device(self.device):
+            for room in ROOMS:
+                state = jax.tree.map(jnp.copy, self.state)._replace(replay=memory.blank(room))
+                update(state, self.rollout.buffers, self.key, np.int32(0), np.float32(0.0))
+        return update
 
     def check_params(self) -> None:
         """Called before a checkpoint, so that every checkpoint is a good one."""
@@ -213,8 +222,7 @@ class Trainer:
         if not self.is_replay_apart:
             return {"algorithm": [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)]}
         leaves = jax.device_get(jax.tree.leaves(self.state._replace(replay=None)))
-        # copied: it is written to disk while training goes on
-        return {"algorithm": [np.array(leaf) for leaf in leaves], "replay": self.num_added}
+        return {"algorithm": leaves, "replay": self.num_added}
 
     @property
     def num_added(self) -> int:
