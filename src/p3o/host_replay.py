@@ -15,7 +15,6 @@ from p3o import replay
 from p3o.replay import Minibatches, Plan
 from p3o.types import Trajectory
 
-
 ROOMS = (1, 2, 4, 8)  # numbers of minibatches to compile for at the start; more hardly ever come
 
 
