@@ -153,9 +153,9 @@ BASELINES_BOX: dict[str, Any] = {"action_scale": "raw", "action_clip": False, "i
 
 
 def _kind(observation_kind: str) -> dict[str, Any]:
-    """Vectors are normalised, images are not."""
+    """Vectors are normalised, images are not; all is in float32."""
     is_vector = observation_kind == "vector"
-    return {"normalize_observation": is_vector, "normalize_reward": is_vector}
+    return {"normalize_observation": is_vector, "normalize_reward": is_vector, "precision": "float32"}
 
 
 def p3o(observation_kind: str, action_kind: str) -> dict[str, Any]:
