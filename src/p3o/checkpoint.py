@@ -115,8 +115,8 @@ def write_tensors(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"name": path.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def read_proven(folder: Path, proof: dict[str, Any]) -> bytes:
-    """The contents of a file, refusing a truncated, swapped or edited one in one line."""
+def read_tensors(folder: Path, proof: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Read arrays back, refusing a truncated, swapped or edited file in one line."""
     path = folder / Path(str(proof["name"])).name
     try:
         content = path.read_bytes()
@@ -126,16 +126,10 @@ def read_proven(folder: Path, proof: dict[str, Any]) -> bytes:
         raise UserError(f"{path} is damaged: it has {len(content)} bytes instead of {proof['bytes']}")
     if hashlib.sha256(content).hexdigest() != proof["sha256"]:
         raise UserError(f"{path} is damaged or was changed: its SHA-256 is not the one written beside it")
-    return content
-
-
-def read_tensors(folder: Path, proof: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Read arrays back, refusing a damaged file in one line."""
-    content = read_proven(folder, proof)
     try:
         return load_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise UserError(f"{folder / str(proof['name'])} is damaged: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
 def save(folder: Path, run_id: str, step: int, tree: dict[str, Any]) -> int:

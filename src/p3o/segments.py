@@ -4,18 +4,14 @@ A checkpoint adds the rollouts since the last one and lists the segments that th
 overwritten are removed after the list is in place. Frames of games shrink to a few percent under zlib's fastest level.
 """
 
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
-from p3o.checkpoint import read_proven, write_file
+from p3o.checkpoint import read_tensors, write_tensors
 from p3o.errors import UserError
 from p3o.types import Array
 
@@ -39,22 +35,23 @@ def ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 def write(folder: Path, chunk: Chunk) -> dict[str, Any]:
     """Write one segment; returns its line of the list."""
-    number = chunk.last - chunk.first
-    arrays = {str(i): np.ascontiguousarray(np.asarray(leaf)[:number]) for i, leaf in enumerate(chunk.leaves)}
-    content = zlib.compress(save_tensors(arrays), 1)
-    name = f"replay-{chunk.first}-{chunk.last}"
-    write_file(folder / name, content)
-    digest = hashlib.sha256(content).hexdigest()
-    return {"name": name, "bytes": len(content), "sha256": digest, "first": chunk.first, "last": chunk.last}
+    arrays = [np.ascontiguousarray(np.asarray(leaf)[: chunk.last - chunk.first]) for leaf in chunk.leaves]
+    # compressed first, one by one: zlib lets the training's thread go on, copies of large arrays do not
+    packed = {str(i): np.frombuffer(zlib.compress(array.data, 1), np.uint8) for i, array in enumerate(arrays)}
+    proof = write_tensors(folder / f"replay-{chunk.first}-{chunk.last}", packed)
+    kinds = [{"shape": list(array.shape), "dtype": str(array.dtype)} for array in arrays]
+    return proof | {"first": chunk.first, "last": chunk.last, "leaves": kinds}
 
 
 def read(folder: Path, segment: dict[str, Any]) -> Chunk:
     """Read one segment back, refusing a damaged one in one line."""
-    content = read_proven(folder, segment)
+    packed = read_tensors(folder, segment)
     try:
-        arrays = load_tensors(zlib.decompress(content))
-        leaves = [arrays[str(i)] for i in range(len(arrays))]
-    except (zlib.error, SafetensorError, ValueError, KeyError) as error:
+        leaves = [
+            np.frombuffer(zlib.decompress(packed[str(i)].data), kind["dtype"]).reshape(kind["shape"])
+            for i, kind in enumerate(segment["leaves"])
+        ]
+    except (zlib.error, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder / str(segment['name'])} is damaged: {str(error).splitlines()[0]}") from None
     return Chunk(segment["first"], segment["last"], leaves)
 
