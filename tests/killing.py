@@ -61,13 +61,29 @@ def state(run: Path) -> object:
     """The plain part of the checkpoint without clocks and lengths of files."""
     tree = json.loads((run / "checkpoint" / "checkpoint.json").read_text())["state"]
     tree["trainer"].pop("seconds")
+    tree.pop("segments", None)  # where one segment ends and the next begins depends on the kills
     del tree["files"], tree["line_at"][2]
     return tree
 
 
+def rollouts(run: Path) -> list[list[bytes]]:
+    """The rollouts of a replay that is stored in segments, in order; the last ones, as many as the ring holds."""
+    import p3o.segments
+
+    tree = json.loads((run / "checkpoint" / "checkpoint.json").read_text())["state"]
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    found = []
+    for segment in tree.get("segments", []):
+        chunk = p3o.segments.read(run / "checkpoint", segment)
+        found += [[leaf[i].tobytes() for leaf in chunk.leaves] for i in range(chunk.last - chunk.first)]
+    return found[-max(1, settings.get("replay_size", 0) // settings["num_steps"]) :]
+
+
 def differences(one: Path, other: Path) -> list[str]:
     """What differs between two finished runs that should be equal; empty when they are."""
-    found = [read.__name__ for read in (episodes, updates, events, evaluations, state) if read(one) != read(other)]
+    found = [
+        read.__name__ for read in (episodes, updates, events, evaluations, state, rollouts) if read(one) != read(other)
+    ]
     models = [Path(m) / "model.safetensors" for m in ("model", "model-best") if (one / m).exists()]
     for part in (*models, last_checkpoint(one)):
         a = load_file(one / part)

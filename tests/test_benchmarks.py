@@ -1,10 +1,12 @@
 """The benchmarks' own arithmetic: what they fit, what they compare, what they write into a page."""
 
+import argparse
 import gzip
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from synthetic import write_run
 
@@ -15,6 +17,7 @@ from p3o.sweeps.design import read_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import atari
 import common
 import growth
 import peers
@@ -106,3 +109,22 @@ def test_the_designs_of_the_mujoco_table_are_what_they_say():
         for job in jobs:
             kinds = ("vector", "gaussian")
             make_config(ALGORITHMS[job.algo].config, preset_settings(job.algo, job.preset, *kinds), job.settings)
+
+
+def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
+    options = argparse.Namespace(env="synthetic", seconds=1.0, tiny=True, algos=list(atari.ALGORITHMS), short=False)
+    jobs = atari.plan(options)
+    assert [job["name"] for job in jobs[:4]] == list(atari.ALGORITHMS)
+    assert {"tf32", "bfloat16"} <= {job["settings"].get("precision") for job in jobs}
+    assert any(job["settings"].get("replay_device") == "host" for job in jobs)
+    for job in jobs:
+        trainer = atari.set_up(job).trainer
+        assert trainer.specs.observation.frame_stack == 4
+        assert (trainer.memory is not None) == (job["settings"].get("replay_device") == "host")
+    env = atari.Synthetic(3, 36)
+    first = env.reset().images[0].copy()
+    second = env.step(np.zeros(3)).observation.images[0]
+    np.testing.assert_array_equal(second[..., :-1], first[..., 1:])
+    parts = {"emulation": 1.0, "acting": 2.0, "updating": 3.0, "rest": 0.5}
+    line = {"speed": 9000.4, "iteration_ms": 28.0, "parts_ms": parts, "device": "gpu"}
+    assert atari.table({"p3o": line})[-1] == "| p3o | 9,000 | 28.00 | 1.00 | 2.00 | 3.00 | 0.50 | gpu |"

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from p3o.config import Config, make_config
+from p3o.errors import UserError
 from p3o.networks import make_network, num_parameters, orthogonal
 from p3o.spaces import action_spec, observation_spec
 from p3o.types import Observation
@@ -173,3 +174,17 @@ def test_the_same_generator_gives_the_same_network():
     first, again, other = (network.init(np.random.default_rng(seed)) for seed in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, again)
     assert not np.array_equal(first["policy_head"]["weight"], other["policy_head"]["weight"])
+
+
+def test_precisions_of_images_agree_and_vectors_have_none():
+    space = image(36, 36, 4)
+    found = {}
+    for precision in ("float32", "tf32", "bfloat16"):
+        network, specs = build(space, precision=precision)
+        params = network.init(np.random.default_rng(0))
+        found[precision] = np.asarray(network.value(params, observations(specs[0], 3)))
+    np.testing.assert_array_equal(found["float32"], found["tf32"])  # they differ on a GPU alone
+    assert not np.array_equal(found["float32"], found["bfloat16"])
+    np.testing.assert_allclose(found["float32"], found["bfloat16"], rtol=0.02, atol=0.02)
+    with pytest.raises(UserError, match="precision: bfloat16 is for images"):
+        build(spaces.Box(-1, 1, (5,)), precision="bfloat16")

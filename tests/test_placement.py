@@ -154,3 +154,64 @@ def test_a_gpu_run_resumed_without_a_gpu_says_so(tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"device": "abacus"}))
     with pytest.raises(UserError, match="device is 'abacus'"):
         resume(tmp_path / "run", display, 1200)
+
+
+# Where the replay lies.
+
+
+class SmallGpu(Gpu):
+    """Ten gigabytes, two of them taken."""
+
+    def memory_stats(self):
+        return {"bytes_limit": 10_000_000_000, "bytes_in_use": 2_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "wanted", "is_on_host"),
+    [
+        (5_600_000_000, "image", "auto", False),  # 70 % of the eight that are free
+        (5_600_000_001, "image", "auto", True),
+        (7_000_000_000, "image", "gpu", False),
+        (1_000, "image", "host", True),
+        (7_000_000_000, "vector", "auto", False),
+        (0, "image", "host", False),
+    ],
+)
+def test_a_replay_of_images_is_on_the_gpu_with_room_to_spare_or_in_host_memory(
+    parts, monkeypatch, size, kind, wanted, is_on_host
+):
+    with_gpu(monkeypatch, 1.0, 0.1)
+    monkeypatch.setattr(placement, "accelerators", lambda: [SmallGpu()])
+    monkeypatch.setattr(placement, "free_memory", lambda: 10**12)
+    algorithm, trajectory = parts
+    plan = algorithm.replay._replace(device=wanted)
+    chosen = placement.place(algorithm._replace(replay_bytes=size, replay=plan), trajectory, kind)
+    assert chosen.device.platform == "gpu"
+    assert chosen.is_replay_on_host == is_on_host
+
+
+def test_a_replay_that_fits_nowhere_is_refused(parts, monkeypatch):
+    with_gpu(monkeypatch, 1.0, 0.1)
+    monkeypatch.setattr(placement, "accelerators", lambda: [SmallGpu()])
+    monkeypatch.setattr(placement, "free_memory", lambda: 6_000_000_000)
+    algorithm, trajectory = parts
+    with pytest.raises(UserError, match=r"needs 6 GB and 6 GB of memory are free"):
+        placement.place(algorithm._replace(replay_bytes=6_000_000_000), trajectory, "image")
+
+
+def test_a_replay_on_a_gpu_needs_one(parts):
+    algorithm, trajectory = parts
+    wanting = algorithm._replace(replay=algorithm.replay._replace(device="gpu"))
+    with pytest.raises(UserError, match=r"setting replay_device: gpu was asked for"):
+        placement.place(wanting, trajectory, "image", "cpu")
+
+
+def test_the_start_says_where_the_replay_is():
+    cpu = placement.Placement(jax.local_devices(backend="cpu")[0])
+    assert placement.replay_line(6_600_000_000, cpu) == "replay: 6.6 GB in memory, allocated once"
+    assert placement.replay_line(6_600_000_000, placement.Placement(SmallGpu())) == (
+        "replay: 6.6 GB on the GPU, allocated once"
+    )
+    assert placement.replay_line(6_600_000_000, placement.Placement(SmallGpu(), "", True)) == (
+        "replay: 6.6 GB in host memory (the GPU has 8 GB to give), allocated once"
+    )

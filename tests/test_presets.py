@@ -198,7 +198,7 @@ def test_every_preset_gives_a_config_for_every_kind(algo, preset):
 
 def test_the_paper_preset_leaves_nothing_of_p3o_to_our_defaults():
     """A change of our own defaults must not move the paper's results."""
-    free = {"schedule_steps", "checkpoint_every", "eval_episodes", "deterministic", "device"}
+    free = {"schedule_steps", "checkpoint_every", "eval_episodes", "deterministic", "device", "replay_device"}
     vector, image = (set(paper.p3o(*kinds)) for kinds in KINDS.values())
     names = set(ALGORITHMS["p3o"].config.__dataclass_fields__)
     assert names - vector - free == {"conv_channels", "conv_features"}

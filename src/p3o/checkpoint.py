@@ -56,6 +56,12 @@ def unflatten(skeleton: Any, arrays: dict[str, np.ndarray]) -> Any:
     return skeleton
 
 
+def frozen(tree: Any) -> Any:
+    """The tree as it is now, for a thread that writes it while its arrays and lists go on changing."""
+    skeleton, arrays = flatten(tree)
+    return unflatten(skeleton, {name: array.copy() for name, array in arrays.items()})
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write atomically: the file is whole or not there."""
     temporary = path.with_name(path.name + ".tmp")

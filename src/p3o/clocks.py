@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from p3o.device_actor import DeviceActor
 from p3o.envs.atari import AtariVectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
 from p3o.rollout import Actor
@@ -125,10 +126,15 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
         if callable(method) and not name.startswith("_") and name not in ("state", "restore"):
             replace(trainer.normalizer, name, "normalising")
     replace(rollout, "to_environment", "acting")
-    replace(type(rollout.buffers.behaviour), "sample", "acting")
-    if trainer.actor.quick is not None:
-        _put(undo, trainer.actor, "quick", _TimedCall(trainer.actor.quick, clocks, "acting"))
-    _put(undo, trainer, "actor", _timed_actor(trainer.actor, clocks))
+    actor = trainer.actor
+    if isinstance(actor, DeviceActor):
+        for name in ("begin", "proceed", "fetch", "finish"):
+            replace(actor, name, "acting")
+    else:
+        replace(type(rollout.buffers.behaviour), "sample", "acting")
+        if actor.quick is not None:
+            _put(undo, actor, "quick", _TimedCall(actor.quick, clocks, "acting"))
+        _put(undo, trainer, "actor", _timed_actor(actor, clocks))
     update = trainer._update
     _put(
         undo,

@@ -87,6 +87,11 @@ class Config:
         "Where to learn: auto takes a GPU for images, and for vectors if an update is measured to be faster there.",
         choices=("auto", "cpu", "gpu"),
     )
+    precision: str = setting(
+        "float32",
+        "Products of image networks: float32; tf32, a GPU's rounded float32; or bfloat16. Sums are in float32.",
+        choices=("float32", "tf32", "bfloat16"),
+    )
     deterministic: bool = setting(False, "On a GPU: bit-equal results at some cost in speed (a CPU always is).")
 
     @property

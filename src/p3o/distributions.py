@@ -66,9 +66,9 @@ class DiagonalGaussian(NamedTuple):
     def mode(self) -> Array:
         return self.mean
 
-    def sample(self, noise: np.ndarray) -> np.ndarray:
+    def sample(self, noise: Array) -> Array:
         """From standard normal noise of the action's shape."""
-        return self.mean + np.exp(self.log_std) * noise
+        return self.mean + _namespace(self.mean).exp(self.log_std) * noise
 
 
 class Categorical(NamedTuple):
@@ -96,9 +96,9 @@ class Categorical(NamedTuple):
     def mode(self) -> Array:
         return self.logits.argmax(-1)
 
-    def sample(self, noise: np.ndarray) -> np.ndarray:
+    def sample(self, noise: Array) -> Array:
         """From one uniform number in [0, 1) per choice, by inverting the cumulative distribution."""
-        cumulative = np.cumsum(self.probs(), axis=-1)
+        cumulative = _namespace(self.logits).cumsum(self.probs(), axis=-1)
         # The last entry may round to below 1; scaling by it keeps the index in range.
         return (noise[..., None] * cumulative[..., -1:] >= cumulative).sum(-1).astype(np.int32)
 
@@ -124,7 +124,7 @@ class Bernoulli(NamedTuple):
     def mode(self) -> Array:
         return (self.logits > 0).astype(np.int32)
 
-    def sample(self, noise: np.ndarray) -> np.ndarray:
+    def sample(self, noise: Array) -> Array:
         """From uniform noise of the action's shape."""
         return (noise < _sigmoid(self.logits)).astype(np.int32)
 
@@ -146,8 +146,9 @@ class MultiCategorical(NamedTuple):
     def mode(self) -> Array:
         return _namespace(self.factors[0].logits).stack([factor.mode() for factor in self.factors], axis=-1)
 
-    def sample(self, noise: np.ndarray) -> np.ndarray:
-        return np.stack([factor.sample(noise[..., i]) for i, factor in enumerate(self.factors)], axis=-1)
+    def sample(self, noise: Array) -> Array:
+        xp = _namespace(self.factors[0].logits)
+        return xp.stack([factor.sample(noise[..., i]) for i, factor in enumerate(self.factors)], axis=-1)
 
 
 Distribution: TypeAlias = DiagonalGaussian | Categorical | Bernoulli | MultiCategorical

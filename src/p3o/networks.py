@@ -4,6 +4,7 @@
 on the host (one call per step costs 12 µs there, 100 µs through a jitted function).
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 
 from p3o.config import Config
 from p3o.distributions import Distribution, spread
+from p3o.errors import UserError
 from p3o.host_policy import HostPolicy
 from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params
@@ -44,9 +46,21 @@ def _dense_init(rng: np.random.Generator, inputs: int, outputs: int, gain: float
     return {"weight": orthogonal(rng, inputs, outputs, gain), "bias": np.zeros(outputs, np.float32)}
 
 
-def dense(params: Params, x: Array) -> Array:
-    y = x @ params["weight"]
+def dense(params: Params, x: Array, precision: str | None = None) -> Array:
+    """x W + b; images say how precisely, vectors leave it to the library."""
+    weight = params["weight"]
+    y = x @ weight if precision is None else _product(jnp.matmul, x, weight, precision)
     return y + spread(params["bias"], y)
+
+
+def _product(multiply: Callable[..., Array], x: Array, weight: Array, precision: str) -> Array:
+    """A matrix product or convolution in float32, or of bfloat16 numbers, whose sums the hardware keeps in float32.
+
+    A GPU's own choice for float32 is TF32, which rounds the factors to 10 bits; `float32` asks for all 23.
+    """
+    if precision == "bfloat16":
+        return multiply(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)).astype(jnp.float32)
+    return multiply(x, weight, precision="highest" if precision == "float32" else "default")
 
 
 def mlp(layers: list[Params], x: Array) -> Array:
@@ -62,16 +76,20 @@ def _mlp_init(rng: np.random.Generator, inputs: int, sizes: tuple[int, ...]) -> 
     return [_dense_init(rng, a, b, math.sqrt(2)) for a, b in itertools.pairwise(widths)]
 
 
-def nature_cnn(params: Params, image: Array) -> Array:
+def nature_cnn(params: Params, image: Array, precision: str = "float32") -> Array:
     """uint8 images [..., H, W, C] to features [..., F]; the division by 255 happens here, not before."""
     batch = image.shape[:-3]
     x = image.reshape(-1, *image.shape[-3:]).astype(jnp.float32) / 255.0
     for layer, (_, stride) in zip(params["convolutions"], CONVOLUTIONS, strict=True):
-        x = jax.lax.conv_general_dilated(
-            x, layer["weight"], (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        convolve = functools.partial(
+            jax.lax.conv_general_dilated,
+            window_strides=(stride, stride),
+            padding="VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
+        x = _product(convolve, x, layer["weight"], precision)
         x = jax.nn.relu(x + spread(layer["bias"], x))
-    return jax.nn.relu(dense(params["dense"], x.reshape(*batch, -1)))
+    return jax.nn.relu(dense(params["dense"], x.reshape(*batch, -1), precision))
 
 
 def _cnn_init(rng: np.random.Generator, shape: tuple[int, int, int], config: Config) -> Params:
@@ -94,8 +112,8 @@ def _trunk_init(rng: np.random.Generator, spec: ObservationSpec, config: Config)
     }
 
 
-def _trunk(params: Params, observation: Observation) -> Array:
-    parts = [nature_cnn(p, image) for p, image in zip(params["images"], observation.images, strict=True)]
+def _trunk(params: Params, observation: Observation, precision: str) -> Array:
+    parts = [nature_cnn(p, image, precision) for p, image in zip(params["images"], observation.images, strict=True)]
     if observation.vector is not None:
         parts.append(mlp(params["vector"], observation.vector))
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
@@ -108,6 +126,10 @@ def _trunk_width(spec: ObservationSpec, config: Config) -> int:
 
 def make_network(observation: ObservationSpec, action: ActionSpec, config: Config, is_q: bool = False) -> Network:
     """Policy and value networks; with `is_q` the value is one of each discrete action [..., A]."""
+    if config.precision != "float32" and observation.kind == "vector":
+        raise UserError(f"setting precision: {config.precision} is for images; networks of vectors are in float32")
+    trunk = functools.partial(_trunk, precision=config.precision)
+    head = functools.partial(dense, precision="float32" if observation.kind == "image" else None)
     trunk_of = {"policy": "trunk", "value": "trunk"} if config.shared_trunk else {"policy": "policy", "value": "value"}
 
     def init(rng: np.random.Generator) -> Params:
@@ -120,22 +142,22 @@ def make_network(observation: ObservationSpec, action: ActionSpec, config: Confi
         return params
 
     def read_policy(params: Params, features: Array) -> Distribution:
-        return action.distribution(dense(params["policy_head"], features), params.get("log_std"))
+        return action.distribution(head(params["policy_head"], features), params.get("log_std"))
 
     def read_value(params: Params, features: Array) -> Array:
-        value = dense(params["value_head"], features)
+        value = head(params["value_head"], features)
         return value if is_q else value[..., 0]
 
     def policy(params: Params, observation: Observation) -> Distribution:
-        return read_policy(params, _trunk(params[trunk_of["policy"]], observation))
+        return read_policy(params, trunk(params[trunk_of["policy"]], observation))
 
     def value(params: Params, observation: Observation) -> Array:
-        return read_value(params, _trunk(params[trunk_of["value"]], observation))
+        return read_value(params, trunk(params[trunk_of["value"]], observation))
 
     def policy_and_value(params: Params, observation: Observation) -> tuple[Distribution, Array]:
         if not config.shared_trunk:
             return policy(params, observation), value(params, observation)
-        features = _trunk(params["trunk"], observation)
+        features = trunk(params["trunk"], observation)
         return read_policy(params, features), read_value(params, features)
 
     return Network(init, _on_rows(policy), _on_rows(value), _on_rows(policy_and_value))

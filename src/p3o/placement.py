@@ -18,32 +18,63 @@ NO_GPU = "setting device: gpu was asked for and JAX finds none; p3o[cuda] instal
 MARGIN = 1.2  # how much faster the GPU has to be: on the CPU resume is exact without further ado
 
 
+ROOM = 0.7  # share of a GPU's free memory that a replay may take
+
+
 class Placement(NamedTuple):
     """A device and why it was taken; the reason is empty where there was no choice."""
 
     device: Any
     reason: str = ""
+    is_replay_on_host: bool = False  # apart from the device's own memory
 
 
-def compile_update(algorithm: Algorithm, state: Any, trajectory: Trajectory, key: Any) -> Any:
-    """The update as one compiled call: (state, trajectory, key, iteration, rate) -> (state, metrics)."""
+def jit_update(algorithm: Algorithm) -> Any:
+    """The update as one call, compiled on first use: (state, trajectory, key, iteration, rate) -> (state, metrics)."""
 
     def update(state: Any, trajectory: Any, key: Any, iteration: Any, rate: Any) -> Any:
         # each iteration has a key of its own; folded in here, since a call from the host takes 0.1 ms
         return algorithm.update(state, trajectory, jax.random.fold_in(key, iteration), rate)
 
-    arguments = (state, trajectory, key, np.int32(0), np.float32(0.0))
-    return jax.jit(update, donate_argnums=0).lower(*arguments).compile()
+    return jax.jit(update, donate_argnums=0)
+
+
+def compile_update(algorithm: Algorithm, state: Any, trajectory: Trajectory, key: Any) -> Any:
+    """`jit_update`, compiled at once."""
+    return jit_update(algorithm).lower(state, trajectory, key, np.int32(0), np.float32(0.0)).compile()
 
 
 def place(algorithm: Algorithm, trajectory: Trajectory, observation_kind: str, wanted: str = "auto") -> Placement:
-    """The device for an algorithm's updates on trajectories like this one; `wanted` is auto, cpu or gpu."""
+    """The device for an algorithm's updates on trajectories like this one; `wanted` is auto, cpu or gpu.
+
+    The replay goes there too, unless its plan says otherwise, or it holds images and would leave too little room.
+    """
     gpus = accelerators() if wanted != "cpu" else []
     if wanted == "gpu" and not gpus:
         raise UserError(NO_GPU)
     placement = _choose(algorithm, trajectory, observation_kind, wanted, gpus)
-    check_memory(algorithm.replay_bytes, placement.device)
-    return placement
+    replay_wanted = "auto" if algorithm.replay is None else algorithm.replay.device
+    is_on_host = _is_replay_on_host(algorithm.replay_bytes, placement.device, observation_kind, replay_wanted)
+    check_memory(algorithm.replay_bytes, jax.local_devices(backend="cpu")[0] if is_on_host else placement.device)
+    return placement._replace(is_replay_on_host=is_on_host)
+
+
+def _is_replay_on_host(replay_bytes: int, device: Any, observation_kind: str, wanted: str) -> bool:
+    if wanted == "gpu" and device.platform == "cpu":
+        raise UserError("setting replay_device: gpu was asked for and the run learns on the CPU")
+    if wanted != "auto" or device.platform == "cpu" or observation_kind == "vector":
+        return wanted == "host" and replay_bytes > 0
+    free = _free_on(device)
+    return free is not None and replay_bytes > ROOM * free
+
+
+def replay_line(replay_bytes: int, placement: Placement) -> str:
+    """Where the replay is and how large, for the start of a run."""
+    where = "in memory" if placement.device.platform == "cpu" else "on the GPU"
+    if placement.is_replay_on_host and placement.device.platform != "cpu":
+        free = _free_on(placement.device)
+        where = "in host memory" + (f" (the GPU has {format_bytes(free)} to give)" if free else "")
+    return f"replay: {format_bytes(replay_bytes)} {where}, allocated once"
 
 
 def _choose(
@@ -72,15 +103,18 @@ def _choose(
 
 def check_memory(replay_bytes: int, target: Any) -> None:
     """Refuse a replay that does not fit before the kernel does."""
-    free = free_memory()
-    if target.platform != "cpu":
-        stats = target.memory_stats() or {}
-        free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
+    free = free_memory() if target.platform == "cpu" else _free_on(target)
     if free is not None and replay_bytes > 0.9 * free:
         raise UserError(
             f"the replay needs {format_bytes(replay_bytes)} and {format_bytes(free)} of memory are free; "
             "lower it with --set replay_size=N (steps per environment)"
         )
+
+
+def _free_on(device: Any) -> int | None:
+    """Bytes that this process may still take on a GPU, None where it does not say."""
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
 
 
 def accelerators() -> list[Any]:

@@ -37,6 +37,8 @@ DEFAULT_IMAGE: dict[str, dict[str, Any]] = {
     "acer": {**_IMAGE, **_SMALL_REPLAY, "num_envs": 8, "num_steps": 20},
 }
 
+IMAGE_LOOP: dict[str, Any] = {"checkpoint_every": 50_000}  # some seconds on a GPU, minutes on a CPU
+
 PAPER = {"p3o": paper.p3o, "a2c": paper.a2c, "a2cg": paper.a2cg, "ppo": paper.ppo, "acer": paper.acer}
 
 PRESETS = {
@@ -56,5 +58,7 @@ def preset_settings(
     if preset not in PRESETS:
         raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
     if preset == "paper":
-        return PAPER[algo](observation_kind, action_kind)
-    return {**(DEFAULT_IMAGE[algo] if observation_kind == "image" else {}), **(_GAME if is_game else {})}
+        chosen = PAPER[algo](observation_kind, action_kind)
+    else:
+        chosen = {**(DEFAULT_IMAGE[algo] if observation_kind == "image" else {}), **(_GAME if is_game else {})}
+    return IMAGE_LOOP | chosen if observation_kind == "image" else chosen

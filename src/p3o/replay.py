@@ -1,4 +1,8 @@
-"""A ring of whole rollouts. A slot holds T steps of all E environments; sampling draws columns of T steps."""
+"""A ring of whole rollouts. A slot holds T steps of all E environments; sampling draws columns of T steps.
+
+The ring is part of an algorithm's state, on the learner's device; where it does not fit there, `host_replay.py` keeps
+one in host memory and hands the same minibatches over.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,6 +19,28 @@ class ReplayState(NamedTuple):
 
     data: Trajectory  # leaves [S, E, T or T + 1, ...]: a column is contiguous
     num_added: Array  # int32 rollouts added so far
+
+
+class Minibatches(NamedTuple):
+    """What a ring in host memory hands to one update in place of itself: all minibatches that it will take."""
+
+    data: Trajectory  # leaves [M, B, T or T + 1, ...]
+    count: Array  # int32: those to use
+
+
+class Plan(NamedTuple):
+    """What an algorithm keeps, and how it draws from it."""
+
+    example: Trajectory  # a rollout
+    slots: int
+    burn_in_slots: int
+    mean: float  # of the Poisson number of replayed steps an iteration
+    num_columns: int  # of a minibatch
+    device: str  # where it is wanted: auto, gpu or host
+
+    @property
+    def num_bytes(self) -> int:
+        return size_in_bytes(self.example, self.slots)
 
 
 def num_slots(replay_size: int, num_steps: int) -> int:
@@ -44,8 +70,10 @@ def size_in_bytes(example: Trajectory, slots: int) -> int:
     return slots * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(example))
 
 
-def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
-    """Write one rollout over the oldest slot."""
+def add(state: ReplayState | Minibatches, trajectory: Trajectory) -> ReplayState | Minibatches:
+    """Write one rollout over the oldest slot; the host's ring has done so by itself."""
+    if isinstance(state, Minibatches):
+        return state
     slots = jax.tree.leaves(state.data)[0].shape[0]
     slot = state.num_added % slots
     data = jax.tree.map(
@@ -56,6 +84,18 @@ def add(state: ReplayState, trajectory: Trajectory) -> ReplayState:
     return ReplayState(data, state.num_added + 1)
 
 
+def take(data: Trajectory, slot: Array) -> Any:
+    """Some slots [N] of a ring, as leaves [N, E, ...]."""
+    return [ring[slot] for ring in jax.tree.leaves(data)]
+
+
+def put(data: Trajectory, slot: Array, leaves: list[Array]) -> Trajectory:
+    """The ring with other contents [E, ...] in one slot."""
+    rings, structure = jax.tree.flatten(data)
+    new = [jax.lax.dynamic_update_index_in_dim(r, leaf, slot, 0) for r, leaf in zip(rings, leaves, strict=True)]
+    return jax.tree.unflatten(structure, new)
+
+
 def num_filled(state: ReplayState) -> Array:
     return jnp.minimum(state.num_added, jax.tree.leaves(state.data)[0].shape[0])
 
@@ -63,17 +103,26 @@ def num_filled(state: ReplayState) -> Array:
 def sample(state: ReplayState, key: Array, num_columns: int) -> Trajectory:
     """`num_columns` trajectories [T, B, ...]: column j from environment j mod E, slots uniform with replacement."""
     num_envs = jax.tree.leaves(state.data)[0].shape[1]
-    slot = jax.random.randint(key, (num_columns,), 0, num_filled(state))
+    slot = draw_slots(key, num_columns, num_filled(state))
     env = jnp.arange(num_columns) % num_envs
     return jax.tree.map(lambda ring: jnp.swapaxes(ring[slot, env], 0, 1), state.data)
 
 
+def draw_slots(key: Array, num_columns: int, filled: Array) -> Array:
+    return jax.random.randint(key, (num_columns,), 0, filled)
+
+
+def draw_count(plan: Plan, key: Array, filled: Array) -> tuple[Array, Array]:
+    """ξ, the number of replayed steps (0 before burn-in is over), and the key that minibatches are drawn with."""
+    count_key, sample_key = jax.random.split(key)
+    is_warm = filled >= plan.burn_in_slots
+    return jnp.where(is_warm, jax.random.poisson(count_key, plan.mean), 0), sample_key
+
+
 def poisson_steps(
-    state: ReplayState,
+    state: ReplayState | Minibatches,
+    plan: Plan,
     key: Array,
-    mean: float,
-    burn_in_slots: int,
-    num_columns: int,
     step: Callable[[Any, Trajectory], tuple[Any, dict[str, Array]]],
     carry: Any,
     names: Iterable[str],
@@ -83,13 +132,19 @@ def poisson_steps(
     `step(carry, minibatch)` returns the new carry and metrics; what comes back is the carry after all steps, the sums
     of the named metrics, and ξ.
     """
-    count_key, sample_key = jax.random.split(key)
-    is_warm = num_filled(state) >= burn_in_slots
-    count = jnp.where(is_warm, jax.random.poisson(count_key, mean), 0)
+    if isinstance(state, Minibatches):
+        count = state.count
+    else:
+        count, sample_key = draw_count(plan, key, num_filled(state))
+
+    def minibatch(index: Array) -> Trajectory:
+        if isinstance(state, Minibatches):
+            return jax.tree.map(lambda leaf: jnp.swapaxes(leaf[index], 0, 1), state.data)
+        return sample(state, jax.random.fold_in(sample_key, index), plan.num_columns)
 
     def body(index: Array, loop: tuple[Any, dict[str, Array]]) -> tuple[Any, dict[str, Array]]:
         carry, sums = loop
-        carry, metrics = step(carry, sample(state, jax.random.fold_in(sample_key, index), num_columns))
+        carry, metrics = step(carry, minibatch(index))
         return carry, {name: sums[name] + metrics[name] for name in sums}
 
     carry, sums = jax.lax.fori_loop(0, count, body, (carry, {name: jnp.zeros(()) for name in names}))

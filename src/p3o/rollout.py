@@ -1,13 +1,14 @@
 """From environment to trajectory: acting, normalising, and keeping count of episodes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
 from p3o.algorithms.base import Specs, example_trajectory
 from p3o.config import Config
+from p3o.device_actor import DeviceActor
 from p3o.distributions import Distribution
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
@@ -17,6 +18,7 @@ from p3o.spaces import action_mapper
 from p3o.types import Observation, Params, Step, Trajectory
 
 Policy = Callable[[Observation], Distribution]
+AnyActor: TypeAlias = Policy | DeviceActor
 
 
 class Episode(NamedTuple):
@@ -84,7 +86,7 @@ class Rollout:
         return Observation(vector, tuple(image.copy() for image in raw.images))
 
     @np.errstate(invalid="ignore", over="ignore")  # what is not finite stops the run with a message of its own
-    def collect(self, act: Policy, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
+    def collect(self, act: AnyActor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         """One rollout from global step `step`: the trajectory, the step count after it, finished episodes.
 
         An exception (the environment's, Ctrl-C) leaves nothing half done: the next rollout starts with a reset.
@@ -98,7 +100,7 @@ class Rollout:
             self.returns[:], self.lengths[:] = 0.0, 0
             raise
 
-    def _collect(self, act: Policy, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
+    def _collect(self, act: AnyActor, rng: np.random.Generator, step: int) -> tuple[Trajectory, int, list[Episode]]:
         buffers = self.buffers
         self._clear_finals()
         for flags in (buffers.terminated, buffers.truncated, buffers.is_masked, self._is_game_end):
@@ -106,10 +108,12 @@ class Rollout:
         noise = self.specs.action.noise(rng, (self.config.num_steps, self.config.num_envs))
         reward = np.empty((self.config.num_steps, self.config.num_envs))
         quick = act.quick if isinstance(act, Actor) else None
-        if quick is None:
-            self._play(act, noise, reward)
-        else:
+        if isinstance(act, DeviceActor):
+            self._play_on_device(act, noise, reward)
+        elif quick is not None:
             self._play_quickly(quick, noise, reward)
+        else:
+            self._play(act, noise, reward)
         # What no action waits for is done once a rollout, not once a step.
         is_end, is_counted = buffers.terminated | buffers.truncated, ~buffers.is_masked
         steps = step + np.cumsum(is_counted.sum(1))
@@ -118,7 +122,8 @@ class Rollout:
                 raise RunStopped(f"step {steps[-1]:,}: {name} of the environment is not finite")
         learned = np.sign(reward) if self.config.reward_transform == "sign" else reward
         buffers.reward[:] = self.normalizer.rewards(learned, is_end, is_counted)
-        return buffers, int(steps[-1]), self._finish_episodes(reward, is_counted, steps)
+        trajectory = act.trajectory(buffers) if isinstance(act, DeviceActor) else buffers
+        return trajectory, int(steps[-1]), self._finish_episodes(reward, is_counted, steps)
 
     def _play(self, act: Policy, noise: np.ndarray, reward: np.ndarray) -> None:
         """T steps, written into the buffers; raw rewards [T, E] into `reward`."""
@@ -175,6 +180,25 @@ class Rollout:
                 self._store_flags(t, raw)
         self.observation = Observation(vectors[-1].copy(), ())
 
+    def _play_on_device(self, actor: DeviceActor, noise: np.ndarray, reward: np.ndarray) -> None:
+        """`_play` for stacks of frames: what is on the device stays there; flags and rewards while it acts."""
+        assert self.observation is not None
+        env, to_environment, last = self.env, self.to_environment, self.config.num_steps - 1
+        quiet = np.zeros(self.config.num_envs, bool)
+        action = actor.begin(self.observation.images[0], noise)
+        for t in self._steps:
+            raw = env.step(to_environment(actor.fetch(action)))
+            is_end = quiet if raw.is_quiet else raw.terminated | raw.truncated
+            frame = raw.observation.images[0][..., -1]
+            if t < last:
+                action = actor.proceed(frame, is_end)
+            else:
+                stack = actor.finish(frame, is_end)
+            reward[t] = raw.reward
+            if not raw.is_quiet:
+                self._store_flags(t, raw)
+        self.observation = Observation(None, (stack,))
+
     def _store_behaviour(self, t: int, policy: Distribution) -> None:
         for buffer, leaf in zip(self._behaviours[t], jax.tree.leaves(policy), strict=True):
             buffer[...] = leaf
@@ -201,7 +225,8 @@ class Rollout:
         if finals.vector is not None:
             finals.vector[t, at] = self.normalizer.scale(raw.final_observation.vector[at])
         for buffer, image in zip(finals.images, raw.final_observation.images, strict=True):
-            buffer[t, at] = image[at]
+            # of a stack of frames the newest is enough: the older ones are those of the observation before
+            buffer[t, at] = image[at, ..., -1] if self.specs.observation.frame_stack else image[at]
 
     def _finish_episodes(self, reward: np.ndarray, is_counted: np.ndarray, steps: np.ndarray) -> list[Episode]:
         """Add the rollout's raw rewards [T, E] to the running episodes; those that ended, in order of their end.

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from p3o import checkpoint, seeds
+from p3o import checkpoint, seeds, segments, speeds
 from p3o import model as models
 from p3o.display import Display, Header, Status
 from p3o.errors import RunStopped, UserError
@@ -20,8 +21,9 @@ from p3o.evaluate import play
 from p3o.folder import check_free, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
 from p3o.networks import num_parameters
-from p3o.placement import format_bytes
+from p3o.placement import replay_line
 from p3o.recording import Recorder, cut_back
+from p3o.saving import BackgroundSaver
 from p3o.signals import Stop
 from p3o.train import Iteration
 
@@ -42,6 +44,8 @@ class Session:
         self.steps_before = 0  # that a loaded model had been trained for
         self.schedule_start = 0 if config is None else int(config["schedule_start"])  # where schedules begin
         self.last_checkpoint: int | None = None
+        self.saver = BackgroundSaver()
+        self._segments: list[dict[str, Any]] = []  # of the replay, on disk
         self._saved_at = 0
         self._line_at = (0, 0, 0.0)  # iteration, step and seconds of the last line of updates.csv
         self._curve: tuple[list[int], list[float]] = ([], [])
@@ -58,19 +62,38 @@ class Session:
         if self.setup.config.schedule_steps is None:
             self.schedule_start = self.trainer.step
 
-    def save(self) -> int:
-        """Checkpoint and model; returns the checkpoint's bytes."""
+    def save(self, is_waited_for: bool = True) -> None:
+        """Checkpoint and model. A replay that is apart is written beside the training, unless that is to wait."""
+        assert self.config is not None
+        started = time.perf_counter()
+        self.trainer.check_params()
+        self.wait_for_save()
+        if self.saver.cost.number == 1:  # an early word, and one at the end
+            self._tell_cost()
+        write = self._prepare_save(self.config["run_id"])
+        if self.trainer.is_replay_apart:
+            self.saver.start(write, time.perf_counter() - started)
+            if is_waited_for:
+                self.wait_for_save()
+        else:
+            with self._writing():
+                write()
+
+    def wait_for_save(self) -> None:
+        """Until the checkpoint that is being written is there."""
+        with self._writing():
+            self.saver.wait()
+
+    def _prepare_save(self, run_id: str) -> Callable[[], int]:
+        """All that a checkpoint holds, as it is now; returns the function that writes it and returns its bytes."""
         assert self.folder is not None
         assert self.recorder is not None
-        assert self.config is not None
-        self.trainer.check_params()
+        trainer, folder, step = self.trainer, self.folder, self.trainer.step
         with self._writing():
-            return self._save(self.folder, self.recorder, self.config["run_id"])
-
-    def _save(self, folder: Path, recorder: Recorder, run_id: str) -> int:
-        tree = {
-            "trainer": self.trainer.snapshot(),
-            "files": recorder.flush(),
+            files = self.recorder.flush()
+        tree: dict[str, Any] = {
+            "trainer": trainer.snapshot(),
+            "files": files,
             "job": self._identity(),
             "steps_before": self.steps_before,
             "best_evaluation": self.best_evaluation,
@@ -78,10 +101,30 @@ class Session:
             "line_at": list(self._line_at),
             "curve": [list(self._curve[0]), list(self._curve[1])],
         }
-        size = checkpoint.save(folder / "checkpoint", run_id, self.trainer.step, tree)
-        self.last_checkpoint = self._saved_at = self.trainer.step
-        models.save(self.model(), folder / "model")
-        return size
+        saved_before = self._segments[-1]["last"] if self._segments else 0
+        chunks = trainer.replay_chunks(saved_before) if trainer.is_replay_apart else []
+        if trainer.is_replay_apart:
+            tree = checkpoint.frozen(tree)
+        model = self.model()
+        self._saved_at = step
+
+        def write() -> int:
+            place = folder / "checkpoint"
+            place.mkdir(parents=True, exist_ok=True)
+            new = [segments.write(place, chunk) for chunk in chunks]
+            if chunks:
+                assert trainer.algorithm.replay is not None
+                slots = trainer.algorithm.replay.slots
+                self._segments = segments.needed([*self._segments, *new], chunks[-1].last, slots)
+            if trainer.is_replay_apart:
+                tree["segments"] = self._segments
+            size = checkpoint.save(place, run_id, step, tree)
+            segments.clean(place, self._segments)
+            self.last_checkpoint = step
+            models.save(model, folder / "model")
+            return size + sum(segment["bytes"] for segment in new)
+
+        return write
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -132,7 +175,9 @@ class Session:
                     )
             if steps is not None and steps < tree["trainer"]["step"]:
                 raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
-            fresh = self.trainer.restore(tree["trainer"])
+            self._segments = tree.get("segments", [])
+            chunks = (segments.read(self.folder / "checkpoint", segment) for segment in self._segments)
+            fresh = self.trainer.restore(tree["trainer"], chunks)
             self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
             if self.next_evaluation is None and self.job.eval_every is not None:
                 self.next_evaluation = self.trainer.step + self.job.eval_every  # asked for after this checkpoint
@@ -197,9 +242,12 @@ class Session:
             f"preset {self.job.preset}{', variant ' + self.job.variant if self.job.variant else ''}"
         ]
         if trainer.algorithm.replay_bytes:
-            lines.append(f"replay: {format_bytes(trainer.algorithm.replay_bytes)}, allocated once")
+            lines.append(replay_line(trainer.algorithm.replay_bytes, trainer.placement))
         if trainer.placement.reason:
             lines.append(f"learns on {trainer.placement.reason}")
+        if trainer.device.platform == "cpu" and self.setup.specs.observation.kind == "image":
+            seconds = speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
+            lines.append(f"images on the CPU alone: some {1 / seconds:,.0f} steps/s a core; a GPU is far faster")
         if trainer.device.platform != "cpu" and not config.deterministic:
             lines.append("on this device resume is exact only with --set deterministic=true")
         if self.folder is not None:
@@ -241,7 +289,7 @@ class Session:
                 }
                 self.display.update(self.status(latest))
                 if self.folder is not None and self._is_checkpoint_due() and self.trainer.step < self.steps:
-                    self.save()  # the last one is made below, together with the last line
+                    self.save(is_waited_for=False)  # the last one is made below, together with the last line
                 if callback is not None and callback(self.status(latest)) is False:
                     break
             if self.folder is not None:
@@ -249,9 +297,14 @@ class Session:
                     self._write_line()
                 if self.trainer.iteration:  # a signal may come before the first
                     self.save()
+                    self._tell_cost()
         except RunStopped as error:
+            with contextlib.suppress(RunStopped):
+                self.wait_for_save()
             raise RunStopped(f"{error}; {self._last_good()}") from error
         finally:
+            with contextlib.suppress(RunStopped):  # nothing is left half done when the folder is free again
+                self.wait_for_save()
             self.display.stop()
             if self.recorder is not None:
                 self.recorder.close()
@@ -265,7 +318,12 @@ class Session:
 
     def _is_checkpoint_due(self) -> bool:
         every = self.setup.config.checkpoint_every
-        return self.trainer.step // every > self._saved_at // every
+        is_due = self.trainer.step // every > self._saved_at // every
+        return is_due and not self.saver.is_busy  # a slow disk makes checkpoints rarer, not training slower
+
+    def _tell_cost(self) -> None:
+        if self.trainer.is_replay_apart:
+            self.display.message(self.saver.cost.line(self.trainer.seconds))
 
     def _record(self, result: Iteration) -> None:
         trainer = self.trainer
@@ -289,6 +347,7 @@ class Session:
         _, step, seconds = self._line_at
         if trainer.step == step:
             return
+        trainer.settle()
         means = trainer.interval.means() | {
             "steps_per_second": (trainer.step - step) / max(trainer.seconds - seconds, 1e-9),
         }

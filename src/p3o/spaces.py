@@ -31,7 +31,7 @@ class ObservationSpec(NamedTuple):
     """How raw observations of one environment become the arrays of an Observation."""
 
     leaves: tuple[Leaf, ...]
-    frame_stack: int = 0  # 4: the image's channels are 4 frames, newest last, zeros before an episode's first; 0: none
+    frame_stack: int = 0  # the one image is so many frames, newest last, zeros before an episode's first; 0: no stack
 
     @property
     def vector_size(self) -> int:

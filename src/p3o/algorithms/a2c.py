@@ -59,7 +59,7 @@ def make(config: A2CConfig, specs: Specs) -> Algorithm:
         raise UserError("setting use_gae: A2C with generalised advantages is --algo a2cg, without them --algo a2c")
     network = make_network(specs.observation, specs.action, config)
     optimizer = optimizers.make_optimizer(config)
-    gradient_step = make_gradient_step(network, config, optimizer)
+    gradient_step = make_gradient_step(network, config, optimizer, specs.observation.frame_stack)
 
     def init(rng: np.random.Generator) -> A2CState:
         params = jax.tree.map(jnp.asarray, network.init(rng))

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.lax import stop_gradient
 
-from p3o import losses, optimizers, replay
+from p3o import frames, losses, optimizers, replay
 from p3o.algorithms.actor_critic import final_values
 from p3o.algorithms.base import Algorithm, Metric, Specs, example_trajectory
 from p3o.config import Config, setting
@@ -37,6 +37,11 @@ class ACERConfig(Config):
     value_coef: float = setting(0.5, "Weight of the Q loss.", minimum=0)
     shared_trunk: bool = setting(True, "Policy and Q share all layers but their heads.")
     replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
+    replay_device: str = setting(
+        "auto",
+        "Where the replay lies: on the GPU, in the host's memory, or (auto) on the GPU if it fits with room to spare.",
+        choices=("auto", "gpu", "host"),
+    )
     burn_in: int = setting(1_000, "Steps per environment before replayed updates start.", minimum=0)
     off_policy_updates: float = setting(
         4.0, "Mean of the Poisson number of replayed updates per iteration; 0 switches the replay off.", minimum=0
@@ -51,7 +56,7 @@ class ACERState(NamedTuple):
     params: Params
     average_params: Params
     opt_state: Any
-    replay: replay.ReplayState | None
+    replay: replay.ReplayState | replay.Minibatches | None
 
 
 METRICS = (
@@ -240,19 +245,26 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
     _check(config, specs)
     network = make_network(specs.observation, specs.action, config, is_q=True)
     optimizer = optimizers.make_optimizer(config)
-    slots = replay.num_slots(config.replay_size, config.num_steps)
-    burn_in_slots = max(1, config.burn_in // config.num_steps)
     replay.check_burn_in(config.burn_in, config.replay_size, config.num_steps)
+    plan = replay.Plan(
+        example_trajectory(config, specs),
+        replay.num_slots(config.replay_size, config.num_steps),
+        max(1, config.burn_in // config.num_steps),
+        config.off_policy_updates,
+        config.num_envs,  # one trajectory of each environment
+        config.replay_device,
+    )
     is_replaying = config.off_policy_updates > 0
-    example = example_trajectory(config, specs)
 
-    def init(rng: np.random.Generator) -> ACERState:
+    def init(rng: np.random.Generator, has_ring: bool = True) -> ACERState:
         params = jax.tree.map(jnp.asarray, network.init(rng))
+        ring = replay.init(plan.example, plan.slots) if is_replaying and has_ring else None
         average = jax.tree.map(jnp.array, params)  # a copy: both are donated to the update
-        return ACERState(params, average, optimizer.init(params), replay.init(example, slots) if is_replaying else None)
+        return ACERState(params, average, optimizer.init(params), ring)
 
     def gradient_step(carry: tuple, batch: Trajectory, rate: Array) -> tuple[tuple, dict[str, Array]]:
         params, average, opt_state = carry
+        batch = frames.expand(batch, specs.observation.frame_stack)
         loss = jax.value_and_grad(acer_loss, argnums=3, has_aux=True)
         (_, metrics), gradient = loss(network, config, average, params, batch)
         params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
@@ -271,10 +283,8 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         if memory is not None:
             carry, sums, count = replay.poisson_steps(
                 memory,
+                plan,
                 key,
-                config.off_policy_updates,
-                burn_in_slots,
-                config.num_envs,  # one trajectory of each environment
                 lambda carry, batch: replayed_step(carry, batch, rate),
                 carry,
                 sums,
@@ -288,8 +298,17 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
     def with_params(state: ACERState, params: Params) -> ACERState:
         return state._replace(params=params, average_params=jax.tree.map(jnp.array, params))
 
-    replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
+    replay_bytes = plan.num_bytes if is_replaying else 0
     rate = optimizers.decay_by_step(config)
     return Algorithm(
-        network.init, init, network.policy, update, rate, METRICS, replay_bytes, network.host_policy, with_params
+        network.init,
+        init,
+        network.policy,
+        update,
+        rate,
+        METRICS,
+        replay_bytes,
+        network.host_policy,
+        with_params,
+        plan if is_replaying else None,
     )

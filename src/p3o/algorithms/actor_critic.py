@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import jax
 import optax
 
-from p3o import losses, optimizers
+from p3o import frames, losses, optimizers
 from p3o.networks import Network
 from p3o.returns import generalized_advantage, value_where
 from p3o.types import Array, Params, Trajectory
@@ -75,10 +75,13 @@ def on_policy_loss(
     return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
 
 
-def make_gradient_step(network: Network, config: Any, optimizer: optax.GradientTransformation) -> Callable[..., tuple]:
+def make_gradient_step(
+    network: Network, config: Any, optimizer: optax.GradientTransformation, frame_stack: int = 0
+) -> Callable[..., tuple]:
     """(loss, params, optimiser state, batch, rate) -> (params, optimiser state, metrics with the gradient's norm)."""
 
     def gradient_step(loss: Loss, params: Params, opt_state: Any, batch: Trajectory, rate: Array) -> tuple:
+        batch = frames.expand(batch, frame_stack)
         (_, metrics), gradient = jax.value_and_grad(loss, argnums=2, has_aux=True)(network, config, params, batch)
         params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
         return params, opt_state, metrics | {"grad_norm": optax.tree.norm(gradient)}

@@ -8,6 +8,7 @@ import numpy as np
 from p3o.config import Config
 from p3o.distributions import Distribution
 from p3o.host_policy import HostPolicy
+from p3o.replay import Plan
 from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params, Trajectory
 
@@ -37,7 +38,7 @@ class Algorithm(NamedTuple):
     """Pure functions for one seed. A state has a field `params`; all of it is saved in checkpoints."""
 
     init_params: Callable[[np.random.Generator], Params]
-    init: Callable[[np.random.Generator], Any]  # -> State
+    init: Callable[..., Any]  # (rng) -> State; with a replay also has_ring=False, where the host keeps the ring
     policy: Callable[[Params, Observation], Distribution]  # what acts, on NumPy or JAX arrays
     update: Callable[[Any, Trajectory, Array, Array], tuple[Any, dict[str, Array]]]  # (state, rollout, key, rate)
     learning_rate: Callable[[int, int], float]  # (steps before the iteration, schedule steps) -> rate
@@ -45,6 +46,7 @@ class Algorithm(NamedTuple):
     replay_bytes: int = 0
     host_policy: Callable[[int], HostPolicy] | None = None  # `policy` for so many environments, where NumPy is quicker
     with_params: Callable[[Any, Params], Any] = _replace_params  # a fresh state around trained parameters
+    replay: Plan | None = None  # with one, a state has a field `replay`
 
 
 class Entry(NamedTuple):
@@ -57,11 +59,20 @@ class Entry(NamedTuple):
 
 
 def example_trajectory(config: Config, specs: Specs) -> Trajectory:
-    """A rollout of zeros: the shapes and types of everything the loop hands to `update`."""
+    """A rollout of zeros: the shapes and types of everything the loop hands to `update`.
+
+    Of a stack of frames each frame is there once; `frames.expand` makes the stacks.
+    """
     time, envs = config.num_steps, config.num_envs
     spec, action = specs
 
     def observation(steps: int) -> Observation:
+        if spec.frame_stack:
+            ((height, width, size),) = spec.image_shapes
+            older = (
+                size - 1 if steps > time else 0
+            )  # of the first observation; a final one has them from the row before
+            return Observation(None, (np.zeros((steps + older, envs, height, width), np.uint8),))
         vector = np.zeros((steps, envs, spec.vector_size), np.float32) if spec.vector_size else None
         return Observation(vector, tuple(np.zeros((steps, envs, *s), np.uint8) for s in spec.image_shapes))
 

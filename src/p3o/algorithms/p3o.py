@@ -34,6 +34,11 @@ class P3OConfig(Config):
     use_gae: bool = setting(True, "Generalised advantages; without: n-step returns minus the value.")
     gae_lambda: float = setting(0.95, "Decay τ of generalised advantage estimation.", minimum=0, maximum=1)
     replay_size: int = setting(5_000, "Steps per environment that the replay keeps.", minimum=1)
+    replay_device: str = setting(
+        "auto",
+        "Where the replay lies: on the GPU, in the host's memory, or (auto) on the GPU if it fits with room to spare.",
+        choices=("auto", "gpu", "host"),
+    )
     burn_in: int = setting(2_500, "Steps per environment before replayed updates start.", minimum=0)
     replay_samples: int = setting(15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1)
     off_policy_updates: float = setting(
@@ -51,7 +56,7 @@ class P3OConfig(Config):
 class P3OState(NamedTuple):
     params: Params
     opt_state: Any
-    replay: replay.ReplayState | None
+    replay: replay.ReplayState | replay.Minibatches | None
 
 
 METRICS = (
@@ -109,16 +114,22 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
     """P3O for an environment."""
     network = make_network(specs.observation, specs.action, config)
     optimizer = optimizers.make_optimizer(config)
-    slots = replay.num_slots(config.replay_size, config.num_steps)
-    burn_in_slots = max(1, config.burn_in // config.num_steps)
     replay.check_burn_in(config.burn_in, config.replay_size, config.num_steps)
+    plan = replay.Plan(
+        example_trajectory(config, specs),
+        replay.num_slots(config.replay_size, config.num_steps),
+        max(1, config.burn_in // config.num_steps),
+        config.off_policy_updates,
+        config.replay_samples * config.num_envs,
+        config.replay_device,
+    )
     is_replaying = config.off_policy_updates > 0
-    example = example_trajectory(config, specs)
-    gradient_step = make_gradient_step(network, config, optimizer)
+    gradient_step = make_gradient_step(network, config, optimizer, specs.observation.frame_stack)
 
-    def init(rng: np.random.Generator) -> P3OState:
+    def init(rng: np.random.Generator, has_ring: bool = True) -> P3OState:
         params = jax.tree.map(jnp.asarray, network.init(rng))
-        return P3OState(params, optimizer.init(params), replay.init(example, slots) if is_replaying else None)
+        ring = replay.init(plan.example, plan.slots) if is_replaying and has_ring else None
+        return P3OState(params, optimizer.init(params), ring)
 
     def replayed_step(carry: tuple, batch: Trajectory, rate: Array) -> tuple[tuple, dict[str, Array]]:
         params, opt_state, metrics = gradient_step(replayed_loss, *carry, batch, rate)
@@ -131,10 +142,8 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
         if memory is not None:
             (params, opt_state), sums, count = replay.poisson_steps(
                 memory,
+                plan,
                 key,
-                config.off_policy_updates,
-                burn_in_slots,
-                config.replay_samples * config.num_envs,
                 lambda carry, batch: replayed_step(carry, batch, rate),
                 (params, opt_state),
                 sums,
@@ -143,6 +152,16 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
         metrics |= {name: sums[name] / jnp.maximum(count, 1) for name in REPLAYED}
         return P3OState(params, opt_state, memory), metrics | {"off_policy_updates": count}
 
-    replay_bytes = replay.size_in_bytes(example, slots) if is_replaying else 0
+    replay_bytes = plan.num_bytes if is_replaying else 0
     rate = optimizers.decay_by_iteration(config)
-    return Algorithm(network.init, init, network.policy, update, rate, METRICS, replay_bytes, network.host_policy)
+    return Algorithm(
+        network.init,
+        init,
+        network.policy,
+        update,
+        rate,
+        METRICS,
+        replay_bytes,
+        network.host_policy,
+        replay=plan if is_replaying else None,
+    )

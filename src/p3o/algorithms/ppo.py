@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from p3o import losses, optimizers
+from p3o import frames, losses, optimizers
 from p3o.algorithms.actor_critic import advantages_and_returns
 from p3o.algorithms.base import Algorithm, Metric, Specs
 from p3o.config import Config, setting
@@ -156,6 +156,7 @@ def make(config: PPOConfig, specs: Specs) -> Algorithm:
         return PPOState(params, optimizer.init(params))
 
     def update(state: PPOState, rollout: Trajectory, key: Array, rate: Array) -> tuple[PPOState, dict[str, Array]]:
+        rollout = frames.expand(rollout, specs.observation.frame_stack)
         samples = prepare(network, config, state.params, rollout)
         decay = rate / config.learning_rate if config.clip_schedule == "linear" else 1.0
         epsilon = jnp.asarray(config.clip_range * decay, jnp.float32)

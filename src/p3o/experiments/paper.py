@@ -154,10 +154,14 @@ BASELINES_BOX: dict[str, Any] = {"action_scale": "raw", "action_clip": False, "i
 
 
 def _kind(observation_kind: str) -> dict[str, Any]:
-    """Vectors are normalised; of rewards that come with images the sign is learned, as on Atari."""
+    """Vectors are normalised; of rewards that come with images the sign is learned, as on Atari; all is in float32."""
     is_vector = observation_kind == "vector"
-    transform = "raw" if is_vector else "sign"
-    return {"normalize_observation": is_vector, "normalize_reward": is_vector, "reward_transform": transform}
+    return {
+        "normalize_observation": is_vector,
+        "normalize_reward": is_vector,
+        "reward_transform": "raw" if is_vector else "sign",
+        "precision": "float32",
+    }
 
 
 def p3o(observation_kind: str, action_kind: str) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""A replay on disk in segments: only what is new is written, and a kill at any moment loses nothing that counts."""
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import call, complaint
+from killing import differences, run_to_end, run_with_kills
+from test_checkpoint import deaths
+
+from p3o import checkpoint, segments
+from p3o.errors import UserError
+from p3o.saving import BackgroundSaver
+
+SETTINGS = [
+    "num_envs=2",
+    "num_steps=8",
+    "conv_channels=2,2,2",
+    "conv_features=4",
+    "replay_size=24",
+    "burn_in=16",
+    "replay_samples=1",
+    "time_limit=terminal",
+    "checkpoint_every=16",
+]
+# seven iterations through a ring of three rollouts, all saved
+WORDS = ("train", "pictures:Pictures-v0", "--steps", 112, "--set", *SETTINGS)
+
+
+def chunk(first, last):
+    """Rollouts whose numbers say which they are, with a row too many as from the device."""
+    rows = np.arange(first, last + 1)
+    return segments.Chunk(first, last, [np.repeat(rows[:, None], 4, 1).astype(np.uint8), rows.astype(np.float32)])
+
+
+def test_a_segment_comes_back_and_a_damaged_one_is_refused(tmp_path):
+    line = segments.write(tmp_path, chunk(3, 6))
+    back = segments.read(tmp_path, line)
+    assert (back.first, back.last) == (3, 6)
+    assert back.leaves[0].tolist() == [[3] * 4, [4] * 4, [5] * 4]
+    assert back.leaves[1].tolist() == [3, 4, 5]
+    assert (line["bytes"], line["name"]) == ((tmp_path / line["name"]).stat().st_size, "replay-3-6")
+    content = bytearray((tmp_path / line["name"]).read_bytes())
+    content[-3] ^= 1
+    (tmp_path / line["name"]).write_bytes(content)
+    with pytest.raises(UserError, match="SHA-256"):
+        segments.read(tmp_path, line)
+    (tmp_path / line["name"]).unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        segments.read(tmp_path, line)
+
+
+def test_ranges_and_what_a_ring_still_needs():
+    assert list(segments.ranges(5, 5 + 130)) == [(5, 69), (69, 133), (133, 135)]
+    lines = [{"name": str(i), "first": i, "last": i + 2} for i in range(0, 10, 2)]
+    # ten rollouts in a ring of five: 5 to 9 are there, so the segment with 4 and 5 still is
+    assert [line["name"] for line in segments.needed(lines, 10, 5)] == ["4", "6", "8"]
+
+
+def test_a_save_with_segments_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
+    """Two rollouts a checkpoint through a ring of three: the second save needs the first's last rollout."""
+
+    def save(folder, number):
+        listed = []
+        if checkpoint.exists(folder):
+            listed = checkpoint.load(folder, "id")["segments"]
+        folder.mkdir(exist_ok=True)
+        new = segments.write(folder, chunk(2 * number - 2, 2 * number))
+        listed = segments.needed([*listed, new], 2 * number, 3)
+        checkpoint.save(folder, "id", number, {"number": number, "segments": listed})
+        segments.clean(folder, listed)
+
+    def held(folder):
+        tree = checkpoint.load(folder, "id")
+        chunks = [segments.read(folder, line) for line in tree["segments"]]
+        return tree["number"], [int(x) for c in chunks for x in c.leaves[1]][-3:]
+
+    def prepare(moment):
+        for number in (1, 2):
+            save(tmp_path / str(moment), number)
+        return tmp_path / str(moment)
+
+    found = []
+    for folder in deaths(prepare, lambda folder: save(folder, 3)):
+        number, rollouts = held(folder)
+        assert rollouts == list(range(2 * number - 3, 2 * number))
+        found.append(number)
+        save(folder, number + 1)
+        assert held(folder)[1] == list(range(2 * number - 1, 2 * number + 2))
+        assert len(list(folder.glob("replay-*"))) == 2
+    assert set(found) == {2, 3}
+    assert found == sorted(found)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of images that nothing disturbed; read only."""
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    result = call(*WORDS, "--out", path)
+    assert result.code == 0, result.err
+    assert "replay: " in result.err + result.out
+    assert " checkpoints: " in result.err + result.out  # their cost
+    return path
+
+
+def test_only_what_the_ring_holds_stays_on_disk(whole):
+    tree = json.loads((whole / "checkpoint" / "checkpoint.json").read_text())["state"]
+    lines = tree["segments"]
+    assert tree["trainer"]["replay"] == 7
+    assert lines[-1]["last"] == 7
+    assert lines[0]["last"] > 4
+    assert {path.name for path in (whole / "checkpoint").glob("replay-*")} == {line["name"] for line in lines}
+
+
+def test_an_image_run_killed_while_it_saves_goes_on_equal(whole, tmp_path):
+    resumed = 0
+    for run in deaths(lambda m: tmp_path / str(m), lambda run: call(*WORDS, "--out", run), every=31):
+        if (run / "config.json").exists():
+            assert call("resume", run).code == 0
+            assert differences(whole, run) == []
+            resumed += 1
+    assert resumed >= 2
+
+
+def test_a_damaged_segment_is_one_line_and_changes_nothing(whole, tmp_path):
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    next((run / "checkpoint").glob("replay-*")).write_bytes(b"")
+    assert "is damaged" in complaint(call("resume", run, "--steps", 200))
+
+
+@pytest.mark.slow
+def test_images_killed_with_sigkill(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    arguments = ["pictures:Pictures-v0", "--steps", "1600", "--set", *SETTINGS]
+    run_to_end(tmp_path / "alone", arguments)
+    assert run_with_kills(tmp_path / "killed", arguments, 6, 6.0, random.Random(0)) >= 1
+    assert differences(tmp_path / "alone", tmp_path / "killed") == []
+
+
+def test_writing_goes_on_beside_and_its_cost_and_errors_come_out():
+    saver, done = BackgroundSaver(), []
+
+    def slow():
+        time.sleep(0.1)
+        done.append(1)
+        return 3_000_000
+
+    saver.start(slow, 0.5)
+    assert saver.is_busy
+    assert not done
+    saver.wait()
+    assert done
+    assert (saver.cost.number, saver.cost.num_bytes) == (1, 3_000_000)
+    assert saver.cost.seconds >= 0.1
+    assert 0.5 < saver.cost.waited < 5
+    assert saver.cost.line(9.0).startswith("1 checkpoint: 3 MB written in ")
+
+    def broken():
+        raise OSError(28, "No space left on device")
+
+    saver.start(broken, 0.0)
+    with pytest.raises(OSError, match="No space"):
+        saver.wait()
+    saver.wait()
