@@ -104,15 +104,23 @@ def set_up(what: dict[str, Any]) -> Any:
 
 
 def fill_replay(trainer: Any) -> None:
-    """As if the ring had been written once: minibatches then come from all over it."""
+    """As if the ring had been written once, with noise for frames: zeros would be quicker to multiply."""
+    import jax
+    import jax.numpy as jnp
+
     plan = trainer.algorithm.replay
     if plan is None:
         return
+    held = trainer.memory if trainer.memory is not None else trainer.state.replay
+    (ring,) = held.data.observation.images
+    noise = np.random.default_rng(0).integers(0, 256, ring.shape[1:], np.uint8)
     if trainer.memory is not None:
+        ring[:] = noise
         trainer.memory.num_added += plan.slots
-    else:
-        memory = trainer.state.replay
-        trainer.state = trainer.state._replace(replay=memory._replace(num_added=memory.num_added + plan.slots))
+        return
+    ring = jax.jit(lambda old, new: jnp.broadcast_to(new[None], old.shape), donate_argnums=0)(ring, noise)
+    data = held.data._replace(observation=held.data.observation._replace(images=(ring,)))
+    trainer.state = trainer.state._replace(replay=held._replace(data=data, num_added=held.num_added + plan.slots))
 
 
 def measure(what: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "normalize_reward": False,
     "learning_rate": 1e-2,
 }
-REPLAYING: dict[str, Any] = {"replay_size": 20, "burn_in": 5, "off_policy_updates": 3.0}  # a ring of four rollouts
+REPLAYING: dict[str, Any] = {"replay_size": 20, "burn_in": 5, "off_policy_updates": 1.5}  # a ring of four rollouts
 BY_ALGORITHM: dict[str, dict[str, Any]] = {
     "p3o": {**REPLAYING, "replay_samples": 2},
     "acer": REPLAYING,

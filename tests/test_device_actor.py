@@ -116,3 +116,13 @@ def test_a_bfloat16_network_is_near_the_float32_one_and_its_state_stays_float32(
     assert a["entropy"] != b["entropy"]
     assert a["entropy"] == pytest.approx(b["entropy"], abs=0.02)
     assert {leaf.dtype for leaf in jax.tree.leaves(half.state.params)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.slow
+def test_host_memory_compiles_before_the_first_iteration_and_not_after():
+    trainer = stacks.make_trainer("p3o", replay_device="host")
+    trainer._update = trainer._compile()
+    before = trainer._update._cache_size()
+    counts = set(run(trainer, 25)[1])
+    assert len(counts) > 3
+    assert trainer._update._cache_size() == before

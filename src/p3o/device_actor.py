@@ -125,7 +125,7 @@ class DeviceActor:
         """The rollout: what the host counted, with what lies on the device (until the next `begin`)."""
         finals = self._no_finals  # nothing to send
         if host.final_observation is not None and host.truncated.any():
-            finals = jax.tree.map(np.copy, host.final_observation)
+            finals = jax.device_put(jax.tree.map(np.copy, host.final_observation), self.device)
         carry = self._carry
         return Trajectory(
             observation=Observation(None, (carry.frames,)),

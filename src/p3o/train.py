@@ -198,11 +198,13 @@ class Trainer:
 
     def _compile_for_minibatches(self, memory: HostReplay) -> Any:
         """Run the update once, on a copy and to no effect, for each number of minibatches that is likely to come."""
-        update = jit_update(self.algorithm)
+        update, rollout = jit_update(self.algorithm), self.rollout.buffers
+        if isinstance(self.actor, DeviceActor):
+            rollout = self.actor.trajectory(rollout)  # an array on the device is another case than one of NumPy's
         with jax.default_device(self.device):
             for room in ROOMS:
                 state = jax.tree.map(jnp.copy, self.state)._replace(replay=memory.blank(room))
-                update(state, self.rollout.buffers, self.key, np.int32(0), np.float32(0.0))
+                update(state, rollout, self.key, np.int32(0), np.float32(0.0))
         return update
 
     def check_params(self) -> None:
