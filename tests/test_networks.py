@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from p3o.config import Config, make_config
 from p3o.errors import UserError
-from p3o.networks import make_network, num_parameters, orthogonal
+from p3o.networks import convolve, make_network, num_parameters, orthogonal
 from p3o.spaces import action_spec, observation_spec
 from p3o.types import Observation
 
@@ -188,3 +188,24 @@ def test_precisions_of_images_agree_and_vectors_have_none():
     np.testing.assert_allclose(found["float32"], found["bfloat16"], rtol=0.02, atol=0.02)
     with pytest.raises(UserError, match="precision: bfloat16 is for images"):
         build(spaces.Box(-1, 1, (5,)), precision="bfloat16")
+
+
+@pytest.mark.parametrize(("side", "stride", "height"), [(8, 4, 84), (4, 2, 20), (3, 1, 9), (8, 4, 39)])
+def test_a_convolution_by_products_is_the_convolution(side, stride, height):
+    rng = np.random.default_rng(side)
+    x = jnp.asarray(rng.normal(size=(2, height, height + 5, 3)), jnp.float32)
+    weight = jnp.asarray(rng.normal(size=(side, side, 3, 4)), jnp.float32)
+
+    def plain(x, weight):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, weight, (stride, stride), "VALID", dimension_numbers=numbers)
+
+    def ours(x, weight):
+        return convolve(x, weight, stride, "float32")
+
+    np.testing.assert_allclose(ours(x, weight), plain(x, weight), rtol=1e-4, atol=1e-4)
+    for argument in (0, 1):
+        found, expected = (
+            jax.jit(jax.grad(lambda x, w, f=f: jnp.sin(f(x, w)).sum(), argument))(x, weight) for f in (ours, plain)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
