@@ -69,7 +69,7 @@ lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
 	  --extra mujoco -o requirements/train.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
-	  --extra mujoco --extra video --extra test -o requirements/test.txt
+	  --extra mujoco --extra atari --extra video --extra test -o requirements/test.txt
 	uv pip compile pyproject.toml --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
 	  --extra all --extra test -o requirements/test-all.txt
 
