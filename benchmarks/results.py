@@ -2,6 +2,7 @@
 
 python benchmarks/results.py pack RUNS results/mujoco      # config.json and episodes.csv.gz of each run under RUNS
 python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # results/mujoco/summary.csv
+python benchmarks/results.py table results/mujoco          # P3O's `default` beside the paper, from summary.csv
 """
 
 import argparse
@@ -14,11 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import markdown_table
 
+from p3o.experiments.reference import paper_score
 from p3o.folder import run_folder
 from p3o.jobs import Job
 from p3o.runs import Run, load_run, window_mean
 
+OURS = ("p3o", "default", "")
+CHECKPOINTS = ("1000000", "3000000")
+ENOUGH_SEEDS = 5
+BEST_PUBLISHED = {  # of PPO, TRPO, A2C and ACKTR at 3M steps, test returns on -v3, by Tianshou's benchmark
+    "HalfCheetah": 7263,
+    "Walker2d": 4637,
+    "Hopper": 2675,
+    "Swimmer": 112,
+    "InvertedDoublePendulum": 9081,
+    "InvertedPendulum": 980,
+    "Ant": 5064,
+    "Humanoid": 5138,
+}
 COLUMNS = ("env", "algo", "preset", "variant", "seed", "steps", "score")
 
 
@@ -63,14 +79,50 @@ def summarize(results: Path, at: Iterable[int]) -> int:
     return len(lines)
 
 
+def table(results: Path) -> list[str]:
+    """P3O's own setting on the paper's tasks at 1M and 3M steps: mean over seeds (their number), and what it passes."""
+    with (results / "summary.csv").open(newline="") as file:
+        kept = [row for row in csv.DictReader(file) if (row["algo"], row["preset"], row["variant"]) == OURS]
+    lines = []
+    for task, best in BEST_PUBLISHED.items():
+        env, paper = f"{task}-v4", paper_score(f"{task}-v4", "p3o")
+        assert paper is not None
+        early, late = ([float(r["score"]) for r in kept if (r["env"], r["steps"]) == (env, at)] for at in CHECKPOINTS)
+        verdict = "–"
+        if late:
+            mean = np.mean(late)
+            verdict = "above both" if mean > max(paper, best) else "above the paper" if mean > paper else "below"
+            verdict += "" if len(late) >= ENOUGH_SEEDS else f", {len(late)} of {ENOUGH_SEEDS} seeds"
+        lines.append([env, f"{paper:,.0f}", f"{best:,}", _mean(early), _mean(late), verdict])
+    header = [
+        "task",
+        "the paper's P3O, 3M",
+        "best published, 3M",
+        "ours, 1M (seeds)",
+        "ours, 3M (seeds)",
+        "ours at 3M is",
+    ]
+    return markdown_table(header, lines)
+
+
+def _mean(scores: list[float]) -> str:
+    """Mean and number of seeds, in their range where there are several."""
+    if not scores:
+        return "–"
+    spread = f", {min(scores):,.0f} to {max(scores):,.0f}" if len(scores) > 1 else ""
+    return f"{np.mean(scores):,.0f} ({len(scores)}{spread})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary"))
+    parser.add_argument("what", choices=("pack", "summary", "table"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
     options = parser.parse_args()
     if options.what == "pack":
         print(f"{pack(*options.folders)} runs packed into {options.folders[1]}")
+    elif options.what == "table":
+        print("\n".join(table(options.folders[0])))
     else:
         at = [int(step) for step in options.at]
         print(f"{summarize(options.folders[0], at)} rows in {options.folders[0] / 'summary.csv'}")

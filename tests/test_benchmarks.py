@@ -100,6 +100,23 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     assert lines[3] == "p3o/Ant-v2,ppo,paper,odd,3,10000,7.0"  # stopped on the way: no row for what it did not reach
 
 
+def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds(tmp_path):
+    lines = [f"Ant-v4,p3o,default,,{seed},3000000,{5000 + seed}" for seed in range(5)]
+    lines += [
+        "Ant-v4,p3o,default,lambda-0,0,3000000,9",
+        "Ant-v4,ppo,default,,0,3000000,9",
+        "Ant-v4,p3o,paper,,0,3000000,9",
+    ]
+    lines += ["Swimmer-v4,p3o,default,,0,1000000,60", "Swimmer-v4,p3o,default,,0,3000000,70.4"]
+    lines += ["Walker2d-v4,p3o,default,,1,3000000,4700"]
+    (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
+    rows = {line.split(" | ")[0]: line for line in results.table(tmp_path)}
+    assert rows["| Ant-v4"] == "| Ant-v4 | 4,727 | 5,064 | – | 5,002 (5, 5,000 to 5,004) | above the paper |"
+    assert rows["| Swimmer-v4"] == "| Swimmer-v4 | 117 | 112 | 60 (1) | 70 (1) | below, 1 of 5 seeds |"
+    assert rows["| Walker2d-v4"].endswith("| – | 4,700 (1) | above both, 1 of 5 seeds |")
+    assert rows["| Humanoid-v4"].endswith("| – | – | – |")
+
+
 def test_the_designs_of_the_mujoco_table_are_what_they_say():
     folder = Path(__file__).parents[1] / "benchmarks" / "mujoco"
     sizes = {"a-p3o": 40, "b-ppo": 24, "c-paper": 48, "d-ablations": 60, "e-v5": 48}
