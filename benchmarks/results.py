@@ -51,10 +51,15 @@ def pack_run(source: Path, target: Path) -> None:
 def pack(out: Path, results: Path) -> int:
     """All runs under `out`, also those that were stopped on the way: none is dropped."""
     sources = sorted(path.parent for path in out.rglob("config.json") if (path.parent / "episodes.csv").exists())
+    packed: set[Path] = set()
     for source in sources:
         config = json.loads((source / "config.json").read_text())
         job = Job(config["env"]["id"], *(config[key] for key in ("algo", "steps", "seed", "preset", "variant")))
-        pack_run(source, run_folder(results, job))
+        target = run_folder(results, job)
+        if target in packed:
+            raise SystemExit(f"{source}: there is another run of {target}")
+        packed.add(target)
+        pack_run(source, target)
     return len(sources)
 
 
@@ -66,6 +71,8 @@ def rows(runs: Iterable[Run], at: Iterable[int]) -> Iterator[tuple[Any, ...]]:
             if step > config["steps"] or not (run.is_finished or run.last_step >= step):
                 continue
             score = float(window_mean(run.episodes["step"], run.episodes["return_"], np.array(step)))
+            if not np.isfinite(score):  # no episode has ended by then
+                continue
             name = (config["env"]["id"], config["algo"], config["preset"], config["variant"], config["seed"])
             yield (*name, step, round(score, 2))
 

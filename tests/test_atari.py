@@ -6,16 +6,17 @@ import json
 import random
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from commands import call, complaint, tree
 from killing import differences, run_to_end, run_with_kills
 
-from p3o import P3O
+from p3o import A2C, P3O
 from p3o.algorithms import ALGORITHMS
 from p3o.envs import atari_games, emulator
 from p3o.envs.atari import STACK, AtariGame, AtariVectorEnv
-from p3o.envs.atari_games import find_game
+from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.gymnasium_env import make_env
 from p3o.errors import UserError
 from p3o.experiments.reference import paper_tasks
@@ -450,3 +451,19 @@ def test_ids_of_others_are_no_atari():
         assert not atari_games.is_atari(name)
     with pytest.raises(UserError, match="Blackjack"):
         find_game("ALE/Blackjac-v5", {})
+
+
+def test_a_vector_environment_of_ale_py_trains():
+    env = ale_py.vector_env.AtariVectorEnv("breakout", num_envs=2)
+    agent = A2C(env, seed=0, num_steps=2, conv_channels=(2, 2, 2), conv_features=4)
+    assert agent.learn(8) is agent
+
+
+def test_an_id_that_others_registered_is_theirs():
+    gym.register("GridDeterministic-v0", "nowhere:Grid")
+    try:
+        assert not is_atari("GridDeterministic-v0")
+    finally:
+        del gym.registry["GridDeterministic-v0"]
+    assert is_atari("PongNoFrameskip-v4")
+    assert is_atari("ALE/Pong-v5")

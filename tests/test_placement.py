@@ -215,3 +215,9 @@ def test_the_start_says_where_the_replay_is():
     assert placement.replay_line(6_600_000_000, placement.Placement(SmallGpu(), "", True)) == (
         "replay: 6.6 GB in host memory (the GPU has 8 GB to give), allocated once"
     )
+
+
+def test_runs_of_a_sweep_share_a_gpu(monkeypatch):
+    assert placement._free_on(SmallGpu()) == 8_000_000_000
+    monkeypatch.setenv("P3O_GPU_SHARE", "4")
+    assert placement._free_on(SmallGpu()) == 2_000_000_000

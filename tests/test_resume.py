@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,9 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
 
 from p3o import P3O, session
+from p3o.device import available_cores
 from p3o.errors import UserError
+from p3o.jobs import Job, job_of, resolve
 from p3o.train import Trainer
 
 LONG = ("--set", "num_envs=2", "num_steps=32", "hidden_sizes=8", "replay_size=500", "burn_in=64", "replay_samples=4")
@@ -323,3 +326,43 @@ def test_a_run_made_in_python_needs_its_environment(tmp_path):
     with pytest.raises(UserError, match="spaces"):
         P3O.resume(tmp_path / "run", env="CartPole-v1")
     assert P3O.resume(tmp_path / "run", env=Opaque).learn(32).num_timesteps == 64
+
+
+HASHED = """
+import hashlib, sys
+import jax, numpy as np
+from p3o.jobs import Job, set_up
+env, algo, cores, settings = eval(sys.argv[1])
+setup = set_up(Job(env, algo, 10**6, 3, settings=settings), cores=cores)
+for _ in range(3):
+    setup.trainer.iterate(10**6)
+leaves = jax.tree.leaves(setup.trainer.state.params)
+print(setup.cores, hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(len(available_cores()) < 2 or not hasattr(os, "sched_setaffinity"), reason="one core")
+def test_weights_do_not_depend_on_the_cores_that_a_run_is_resumed_on():
+    def trained(places, cores):
+        what = repr(("CartPole-v1", "p3o", cores, {"burn_in": 64, "hidden_sizes": (256, 256)}))
+        words = ["taskset", "-c", ",".join(map(str, places)), sys.executable, "-c", HASHED, what]
+        free = {name: value for name, value in os.environ.items() if name not in ("PJRT_NPROC", "XLA_FLAGS")}
+        return subprocess.run(words, capture_output=True, text=True, check=True, env=free).stdout.split()
+
+    first, second = available_cores()[:2]
+    assert trained([first], None) == trained([first, second], None) == trained([first, second], 2)
+
+
+def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
+    folder = tmp_path / "run"
+    assert call("train", "CartPole-v1", "--steps", 128, "--out", folder, "--set", "grad_clip=joint").code == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert config["cores"] == 1
+    for name in ("grad_clip", "reward_transform"):
+        del config["settings"][name]
+    assert job_of(config, folder, None).settings["grad_clip"] == "joint"
+    assert resolve(job_of(config, folder, None)).config.grad_clip == "joint"
+    assert resolve(Job("CartPole-v1", "p3o", 1)).config.grad_clip == "separate"
+    for cores in (0, "two"):
+        with pytest.raises(UserError, match="cores"):
+            job_of(config | {"cores": cores}, folder, None)

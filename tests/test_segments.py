@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -167,3 +168,29 @@ def test_writing_goes_on_beside_and_its_cost_and_errors_come_out():
     with pytest.raises(OSError, match="No space"):
         saver.wait()
     saver.wait()
+
+
+def test_an_interrupted_wait_leaves_the_writing_to_the_next():
+    saver, gate = BackgroundSaver(), threading.Event()
+    saver.start(lambda: gate.wait(20) and 7, 0.0)
+    running = saver._running
+    assert running is not None
+    saver._running = Interrupted(running)
+    with pytest.raises(KeyboardInterrupt):
+        saver.wait()
+    assert saver.is_busy
+    gate.set()
+    saver._running = running
+    saver.wait()
+    assert not saver.is_busy
+    assert saver.cost.num_bytes == 7
+
+
+class Interrupted:
+    """A future whose result is asked for when Ctrl-C comes."""
+
+    def __init__(self, running):
+        self.done = running.done
+
+    def result(self):
+        raise KeyboardInterrupt

@@ -433,3 +433,17 @@ def test_a_folder_in_use_is_waited_for(tmp_path):
         started = time.monotonic()
         wait_for_lock(tmp_path, 0.3)
     assert time.monotonic() - started >= 0.3
+
+
+def test_segments_of_a_replay_that_are_gone_on_the_node_go_at_home(tmp_path):
+    node, home = tmp_path / "node", tmp_path / "home"
+    (node / "checkpoint").mkdir(parents=True)
+    packer = parcels.Packer(node)
+    for step in range(3):
+        for old in (node / "checkpoint").glob("*-*"):
+            old.unlink()
+        for name in (f"replay-{step}-{step + 1}.safetensors", f"state-{step}.safetensors"):
+            (node / "checkpoint" / name).write_bytes(b"data")
+        (node / "checkpoint" / checkpoint.INDEX).write_text(str(step))
+        parcels.unpack(packer.pack(), home)
+    assert parcels.list_files(home) == parcels.list_files(node)

@@ -10,6 +10,7 @@ import numpy as np
 
 from p3o import model as models
 from p3o.checkpoint import current_folder
+from p3o.config import BEFORE
 from p3o.display import Status, make_display
 from p3o.errors import UserError
 from p3o.jobs import EnvSource, Job, env_name, set_up
@@ -167,7 +168,7 @@ class Agent:
         source = env if env is not None else loaded.env["id"]
         if source is None:
             raise UserError("this agent was loaded without an environment: use load(path, env=...) to train it")
-        settings = {**loaded.settings}
+        settings = {**BEFORE, **loaded.settings}
         if isinstance(source, gym.vector.VectorEnv):
             settings["num_envs"] = source.num_envs
         self._job = Job(

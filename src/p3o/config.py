@@ -89,7 +89,7 @@ class Config:
     )
     precision: str = setting(
         "float32",
-        "Products of image networks: float32; tf32, a GPU's rounded float32; or bfloat16. Sums are in float32.",
+        "Products of image networks: float32; tf32, a GPU's rounded float32; or bfloat16..",
         choices=("float32", "tf32", "bfloat16"),
     )
     deterministic: bool = setting(False, "On a GPU: bit-equal results at some cost in speed (a CPU always is).")
@@ -97,6 +97,10 @@ class Config:
     @property
     def steps_per_iteration(self) -> int:
         return self.num_envs * self.num_steps
+
+
+# What runs did before these settings were there to be set: they are in no config.json of theirs.
+BEFORE = {"grad_clip": "joint", "reward_transform": "raw"}
 
 
 def _allowed(annotation: Any) -> tuple[Any, ...]:

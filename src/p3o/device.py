@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+GPU_SHARE = "P3O_GPU_SHARE"  # variable by which a sweep tells a process how many share its GPU
 DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
 
 
@@ -42,11 +43,14 @@ def keep_freed_memory() -> None:
         mallopt(mmap_threshold, 256 << 20)
 
 
-def configure(observation_kind: str, deterministic: bool = False) -> None:
-    """Set JAX's defaults for a run; what the user has set already stays.
+def configure(observation_kind: str, deterministic: bool = False, cores: int | None = None) -> int:
+    """Set JAX's defaults for a run; what the user has set already stays. Returns the cores that XLA compiles for.
 
-    Small networks run faster on one thread, and one thread a process is what sweeps want.
+    Small networks run faster on one thread, and one thread a process is what sweeps want. XLA cuts an update by the
+    number of cores, which moves its last bits: a resumed run is given the number that it had.
     """
+    cores = 1 if observation_kind == "vector" else cores or len(available_cores())
+    cores = int(os.environ.setdefault("PJRT_NPROC", str(cores)))
     flags = os.environ.get("XLA_FLAGS", "")
     wanted = []
     if observation_kind == "vector" and "xla_cpu_multi_thread_eigen" not in flags:
@@ -66,6 +70,7 @@ def configure(observation_kind: str, deterministic: bool = False) -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    return cores
 
 
 def available_cores() -> list[int]:

@@ -15,7 +15,7 @@ from p3o import replay
 from p3o.replay import Minibatches, Plan
 from p3o.types import Trajectory
 
-ROOMS = (1, 2, 4, 8)  # numbers of minibatches to compile for at the start; more hardly ever come
+ROOMS = (1, 2, 4, 8, 16)  # numbers of minibatches to compile for at the start; more hardly ever come
 
 
 class HostReplay:
@@ -32,7 +32,9 @@ class HostReplay:
 
     def _empty(self, leaf: np.ndarray) -> np.ndarray:
         time, envs, *rest = leaf.shape
-        return np.zeros((self.plan.slots, envs, time, *rest), leaf.dtype)
+        ring = np.empty((self.plan.slots, envs, time, *rest), leaf.dtype)
+        ring.fill(0)  # takes the memory now: zeros that nobody wrote take none, and it may be gone hours later
+        return ring
 
     def add(self, trajectory: Trajectory) -> None:
         """Write one rollout over the oldest slot."""

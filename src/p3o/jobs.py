@@ -16,7 +16,7 @@ import gymnasium as gym
 
 from p3o import algorithms, device, seeds
 from p3o.algorithms import Specs
-from p3o.config import Config, make_config
+from p3o.config import BEFORE, Config, make_config
 from p3o.envs.atari import STACK, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
@@ -79,6 +79,7 @@ class Setup(NamedTuple):
     specs: Specs
     trainer: Trainer
     spaces: tuple[gym.Space, gym.Space]
+    cores: int = 1  # that XLA compiles for
 
 
 def resolve(job: Job) -> Resolved:
@@ -107,10 +108,10 @@ def resolve(job: Job) -> Resolved:
     return Resolved(job, config, specs, spaces, probe)
 
 
-def set_up(job: Job, device_name: str = "auto") -> Setup:
-    """Check everything about a job and build its trainer, on the device that it ran on before where it is resumed."""
+def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Setup:
+    """Check everything about a job and build its trainer; a resumed one on the device and cores that it had."""
     _, config, specs, spaces, probe = resolve(job)
-    device.configure(specs.observation.kind, config.deterministic)
+    cores = device.configure(specs.observation.kind, config.deterministic, cores)
     if device_name == "auto":
         device_name = config.device
     elif device_name == "gpu" and not accelerators():  # resumed on a machine without one
@@ -127,7 +128,7 @@ def set_up(job: Job, device_name: str = "auto") -> Setup:
         if len({id(e) for e in (probe, *env.envs)}) <= config.num_envs:
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
     trainer = Trainer(algorithms.find(job.algo), config, env, specs, job.seed, device_name)
-    return Setup(job, config, specs, trainer, spaces)
+    return Setup(job, config, specs, trainer, spaces, cores)
 
 
 def _for_vector_env(job: Job) -> dict[str, Any]:
@@ -192,6 +193,7 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
         "versions": versions(),
         "machine": machine(),
         "device": "cpu" if setup.trainer.device.platform == "cpu" else "gpu",
+        "cores": setup.cores,
         "command": shlex.join(command) if command else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "resumes": [],
@@ -230,6 +232,8 @@ def check_types(config: dict[str, Any], folder: Path) -> None:
                 raise UserError(f"{file} is damaged: {prefix}{name} is {part[name]!r}, which is no {kind.__name__}")
     if config.get("device", "cpu") not in ("cpu", "gpu"):
         raise UserError(f"{file} is damaged: device is {config['device']!r}, which is neither cpu nor gpu")
+    if type(config.get("cores", 1)) is not int or config.get("cores", 1) < 1:
+        raise UserError(f"{file} is damaged: cores is {config['cores']!r}, which is no number of cores")
     every = config.get("eval_every")
     if config["steps"] < 1 or not (every is None or (type(every) is int and every >= 1)):
         raise UserError(f"{file} is damaged: steps is {config['steps']} and eval_every {every!r}")
@@ -250,7 +254,7 @@ def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
         config["seed"],
         config["preset"],
         config["variant"],
-        config["settings"],
+        BEFORE | config["settings"],
         config["env"]["kwargs"] if env is None else {},
         config["eval_every"],
     )

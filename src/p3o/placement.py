@@ -1,5 +1,6 @@
 """Where the learner runs: on the CPU, or on a GPU where one is present and worth it; measured, and said in one line."""
 
+import os
 import time
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p3o.algorithms.base import Algorithm
-from p3o.device import free_memory
+from p3o.device import GPU_SHARE, free_memory
 from p3o.errors import UserError
 from p3o.types import Trajectory
 
@@ -112,9 +113,10 @@ def check_memory(replay_bytes: int, target: Any) -> None:
 
 
 def _free_on(device: Any) -> int | None:
-    """Bytes that this process may still take on a GPU, None where it does not say."""
+    """Bytes that this process may still take on a GPU, None where it does not say; in a sweep, its share of them."""
     stats = device.memory_stats() or {}
-    return stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
+    free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+    return free // max(1, int(os.environ.get(GPU_SHARE, "1"))) or None
 
 
 def accelerators() -> list[Any]:

@@ -12,7 +12,7 @@ _IMAGE: dict[str, Any] = {
     "entropy_coef": 0.01,
     "learning_rate": 3e-4,
 }
-_SMALL_REPLAY: dict[str, Any] = {"replay_size": 2_000, "burn_in": 500}  # images are stored whole: memory decides
+_SMALL_REPLAY: dict[str, Any] = {"replay_size": 2_000, "burn_in": 500}  # images may be stored whole: memory decides
 DEFAULT_IMAGE: dict[str, dict[str, Any]] = {
     "p3o": {
         **_IMAGE,

@@ -54,11 +54,13 @@ class BackgroundSaver:
 
     def wait(self) -> None:
         """Until nothing is being written."""
-        running, self._running = self._running, None
+        running = self._running
         if running is None:
             return
         started = time.perf_counter()
         try:
             running.result()
         finally:
+            if running.done():  # an interrupted wait leaves it to the next one
+                self._running = None
             self.cost = self.cost._replace(waited=self.cost.waited + time.perf_counter() - started)

@@ -120,8 +120,8 @@ class Session:
                 tree["segments"] = self._segments
             size = checkpoint.save(place, run_id, step, tree)
             segments.clean(place, self._segments)
-            self.last_checkpoint = step
             models.save(model, folder / "model")
+            self.last_checkpoint = step  # last: whoever sees it may take the folder's files
             return size + sum(segment["bytes"] for segment in new)
 
         return write
@@ -363,6 +363,7 @@ class Session:
     def _evaluate(self) -> None:
         """Seeded by the step, so that a resumed run evaluates the same episodes."""
         assert self.job.eval_every is not None
+        self.trainer.check_params()  # what is not finite must not become the best
         while self.next_evaluation is not None and self.next_evaluation <= self.trainer.step:
             self.next_evaluation += self.job.eval_every
         if self._eval_env is None:
@@ -418,7 +419,7 @@ def _resume_locked(
     folder: Path, config: dict[str, Any], display: Display, steps: int | None, env: EnvSource | None
 ) -> Session:
     job = job_of(config, folder, env)
-    setup = set_up(job, config.get("device", "cpu"))
+    setup = set_up(job, config.get("device", "cpu"), config.get("cores"))
     has_lost_gpu = config.get("device") == "gpu" and setup.trainer.device.platform == "cpu"
     if has_lost_gpu:
         display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")

@@ -52,7 +52,7 @@ def run(
     check_out(out)
     runs = check_jobs(jobs, out)
     with contextlib.ExitStack() as stack:
-        engine = _make_engine(workers, ray, stack)
+        engine = _make_engine(workers, ray, stack, len(runs))
         stop = stack.enter_context(StopSignals())  # after the engine: Ray brings a handler of its own
         for each in runs:
             inspect(each)
@@ -75,10 +75,10 @@ def run(
     return Result(failed, stop.received if finished + len(failed) < len(runs) else None, finished)
 
 
-def _make_engine(workers: int | None, ray: str | None, stack: contextlib.ExitStack) -> Engine:
+def _make_engine(workers: int | None, ray: str | None, stack: contextlib.ExitStack, num_runs: int) -> Engine:
     engine: Engine
     if ray is None:
-        engine = LocalPool(workers, command_line())
+        engine = LocalPool(workers, command_line(), num_runs)
     else:
         from p3o.sweeps.cluster import RayEngine
 

@@ -43,10 +43,10 @@ def is_atari(env_id: str) -> bool:
     match = _ID.fullmatch(_bare(env_id))
     if match is None:
         return False
-    if match["ale"] or match["kind"]:
-        return True
     if env_id in gym.registry and "ale_py" not in str(gym.registry[env_id].entry_point):
         return False
+    if match["ale"] or match["kind"]:
+        return True
     try:
         return match["name"] in _roms()
     except ModuleNotFoundError:

@@ -251,7 +251,11 @@ class GymnasiumVectorEnv:
         # Seeds of their own at each reset: one after an interruption does not play the first episodes again.
         key = (*self._seeds.spawn_key, self._num_steps)
         seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).generate_state(self.num_envs).tolist()
-        self._write(self.env.reset(seed=seeds)[0], self._current)
+        try:
+            batch, _ = self.env.reset(seed=seeds)
+        except TypeError:  # ale-py's takes an array, of numbers below 2³¹
+            batch, _ = self.env.reset(seed=np.array(seeds, np.int64) % 2**31)
+        self._write(batch, self._current)
         self.is_waiting[:] = False
         return self._current
 

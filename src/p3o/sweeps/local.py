@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from p3o.device import SINGLE_THREAD_FLAGS, available_cores
+from p3o.device import GPU_SHARE, SINGLE_THREAD_FLAGS, available_cores
 from p3o.errors import UserError
 from p3o.folder import WORKER_LOG
 from p3o.placement import NO_GPU
@@ -68,12 +68,14 @@ def assignment(run: Run, folder: Path, command: list[str] | None) -> Assignment:
 class Worker:
     """A process and what it has said so far."""
 
-    def __init__(self, run: Run, slot: int, core: int | None, command: list[str] | None):
+    def __init__(self, run: Run, slot: int, core: int | None, command: list[str] | None, beside: int = 1):
+        """`beside` runs share a GPU, this one counted in."""
         self.run, self.slot = run, slot
         self.unread = b""
         self.last: Message | None = None
         self.reader, writer = os.pipe()
         variables = os.environ | single_thread_variables(run.may_use_gpu) | own_paths()
+        variables |= {GPU_SHARE: str(beside)}
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
             with open(run.folder / WORKER_LOG, "ab") as log:
@@ -137,9 +139,10 @@ def _signal_name(number: int) -> str:
 class LocalPool:
     """Processes on this machine, each pinned to a core of its own when there is one for every core."""
 
-    def __init__(self, workers: int | None, command: list[str] | None):
+    def __init__(self, workers: int | None, command: list[str] | None, num_runs: int | None = None):
         cores = available_cores()
         self.capacity = workers or len(cores)
+        self._most = min(self.capacity, num_runs or self.capacity)  # runs at once that there can be
         self._command = command
         # With fewer processes than cores the system's scheduler does better: other programs run too.
         self._cores = cores if self.capacity >= len(cores) and hasattr(os, "sched_setaffinity") else []
@@ -154,7 +157,7 @@ class LocalPool:
         taken = {worker.slot for worker in self._workers.values()}
         slot = next(i for i in range(self.capacity) if i not in taken)
         core = self._cores[slot % len(self._cores)] if self._cores else None
-        worker = Worker(run, slot, core, self._command)
+        worker = Worker(run, slot, core, self._command, self._most)
         self._workers[worker.reader] = worker
         self._selector.register(worker.reader, selectors.EVENT_READ)
 

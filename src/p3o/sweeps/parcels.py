@@ -27,6 +27,9 @@ class Part(NamedTuple):
     content: bytes
 
 
+DATA = ("state-", "replay-")  # files of a checkpoint that come and go, by the beginning of their names
+
+
 class Parcel(NamedTuple):
     """What has changed in a run's folder, and the checkpoint's data files that are there now."""
 
@@ -77,7 +80,7 @@ class Packer:
 
 
 def _is_data(path: str) -> bool:
-    return path.startswith("checkpoint/state-")
+    return path.startswith(tuple(f"checkpoint/{name}" for name in DATA))
 
 
 def unpack(parcel: Parcel, folder: Path) -> None:
@@ -90,7 +93,7 @@ def unpack(parcel: Parcel, folder: Path) -> None:
         _write(folder, part)
     if index in parts:
         _write(folder, parts[index])
-        for old in (folder / "checkpoint").glob("state-*"):
+        for old in [path for name in DATA for path in (folder / "checkpoint").glob(f"{name}*")]:
             if f"checkpoint/{old.name}" not in parcel.data_files:
                 old.unlink()
     for name in MODELS:

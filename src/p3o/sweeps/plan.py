@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from p3o import algorithms, checkpoint, device, speeds
+from p3o.config import BEFORE
 from p3o.errors import UserError
 from p3o.folder import check_free, read_config, run_folder
 from p3o.jobs import Job, Resolved, identity, resolve
@@ -103,7 +104,8 @@ def _check_kind(job: Job) -> _Kind:
 def check_memory(runs: Sequence[Run], workers: int) -> None:
     """Refuse as many replays side by side as do not fit, before the kernel does."""
     on_gpu = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
-    sizes = sorted(r.replay_bytes for r in runs if r.state == "waiting" and not (on_gpu and r.may_use_gpu))
+    is_on_host = (not (on_gpu and r.may_use_gpu) or r.asked["settings"].get("replay_device") == "host" for r in runs)
+    sizes = sorted(r.replay_bytes for r, here in zip(runs, is_on_host, strict=True) if r.state == "waiting" and here)
     needed, free = sum(sizes[-workers:]), device.free_memory()
     if free is not None and needed > 0.9 * free:
         raise UserError(
@@ -128,8 +130,8 @@ def inspect(run: Run) -> None:
     config = read_config(run.folder)
     found = {key: config.get(key) for key in run.asked}
     settings = found["settings"]
-    if isinstance(settings, dict):  # those that are newer than the run have their defaults
-        found["settings"] = _defaults(run.job.algo) | settings
+    if isinstance(settings, dict):  # those that are newer than the run are what they were before
+        found["settings"] = _defaults(run.job.algo) | BEFORE | settings
     if found != run.asked:
         raise UserError(
             f"{run.folder} holds another run than asked for ({_difference(found, run.asked)}); "
