@@ -89,7 +89,7 @@ class Config:
     )
     precision: str = setting(
         "float32",
-        "Products of image networks: float32; tf32, a GPU's rounded float32; or bfloat16..",
+        "Products of image networks: float32; tf32, a GPU's rounded float32; or bfloat16.",
         choices=("float32", "tf32", "bfloat16"),
     )
     deterministic: bool = setting(False, "On a GPU: bit-equal results at some cost in speed (a CPU always is).")
