@@ -2,6 +2,8 @@
 
 A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
 sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
+The calls take NumPy arrays as they are: they go where the rest of the arguments is, and `jax.device_put` before the
+call would take twice as long as the call itself.
 """
 
 from collections.abc import Callable
@@ -103,13 +105,12 @@ class DeviceActor:
         """Actions [E], on their way, of a rollout's first step, from stacks [E, H, W, S]: `finish`'s, or others."""
         if stack is not self._carry.stack:
             self._carry = self._carry._replace(stack=jax.device_put(np.array(stack), self.device))
-        self._carry, action = self._begin(self._params, self._carry, jax.device_put(noise, self.device))
+        self._carry, action = self._begin(self._params, self._carry, noise)
         return action
 
     def proceed(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
         """Actions [E], on their way, after new frames [E, H, W]; where an episode starts, older ones are forgotten."""
-        packed = jax.device_put(pack(frame, is_start), self.device)
-        self._carry, action = self._proceed(self._params, self._carry, packed)
+        self._carry, action = self._proceed(self._params, self._carry, pack(frame, is_start))
         return action
 
     def fetch(self, action: Array) -> np.ndarray:
@@ -118,7 +119,7 @@ class DeviceActor:
 
     def finish(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
         """Take the rollout's last frames; the stacks that the environments stand at now."""
-        self._carry = self._finish(self._carry, jax.device_put(pack(frame, is_start), self.device))
+        self._carry = self._finish(self._carry, pack(frame, is_start))
         return self._carry.stack
 
     def trajectory(self, host: Trajectory) -> Trajectory:
