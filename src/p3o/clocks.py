@@ -116,6 +116,8 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
     elif isinstance(vector, GymnasiumVectorEnv):
         members = [vector.env]
     elif isinstance(vector, AtariVectorEnv):
+        replace(vector, "send", AROUND)
+        replace(vector, "receive", AROUND)  # of emulation what is waited for: the rest is while the device acts
         for emulator in vector._emulators:
             replace(emulator, "receive", "simulator")
             replace(emulator, "first", RESETS)

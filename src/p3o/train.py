@@ -13,7 +13,7 @@ import numpy as np
 from p3o import seeds, segments
 from p3o.algorithms import Algorithm, Entry, Metric, Specs
 from p3o.config import Config
-from p3o.device_actor import DeviceActor
+from p3o.device_actor import DeviceActor, num_groups
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
 from p3o.host_replay import ROOMS, HostReplay
@@ -124,7 +124,7 @@ class Trainer:
     def _make_actor(self) -> Actor | DeviceActor:
         algorithm, config, specs = self.algorithm, self.config, self.specs
         if specs.observation.frame_stack:
-            return DeviceActor(algorithm.policy, config, specs, self.device)
+            return DeviceActor(algorithm.policy, config, specs, self.device, num_groups(self.env, self.device))
         quick = algorithm.host_policy(config.num_envs) if algorithm.host_policy else None
         return Actor(algorithm.policy, specs, quick)
 
