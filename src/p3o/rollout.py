@@ -188,13 +188,14 @@ class Rollout:
         """
         assert self.observation is not None
         to_environment, last = self.to_environment, self.config.num_steps - 1
-        env = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env)
+        env: SplitEnv | _Whole = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env)
         groups = list(enumerate(actor.groups))
         for action, rows in zip(actor.begin(self.observation.images[0], noise), actor.groups, strict=True):
             env.send(to_environment(actor.fetch(action)), rows)
         for t in self._steps:
             for group, rows in groups:
                 raw = env.receive(rows)
+                assert raw.newest is not None
                 if t < last:
                     action = actor.proceed(raw.newest, group)
                 else:

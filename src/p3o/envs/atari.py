@@ -95,8 +95,9 @@ class AtariVectorEnv:
         return self.current()
 
     def current(self) -> Observation:
-        for index in range(self.num_envs):
-            self._copy_stack(index, self._current.images[0])
+        newest, envs = np.array(self._newest), np.arange(self.num_envs)
+        for age in range(STACK):
+            self._current.images[0][..., STACK - 1 - age] = self._images[newest - age, envs]
         return self._current
 
     def _copy_stack(self, index: int, to: np.ndarray) -> None:
