@@ -2,6 +2,7 @@
 
     python benchmarks/atari.py --env BreakoutNoFrameskip-v4 --seconds 20 --save atari.json
     python benchmarks/atari.py --tiny                        # a minute on a small CPU: does it run at all?
+    python benchmarks/atari.py --profile 80 --algos p3o --set precision=tf32   # where 80 iterations spend it
 
 Every measurement is a process of its own with the `paper` settings (burn-in cut short and the ring taken to be full, so
 that replayed updates cost what they cost later). With `--env synthetic`, or where `p3o.envs.atari` is not there, frames
@@ -159,6 +160,31 @@ def measure(what: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def profile(what: dict[str, Any], iterations: int) -> None:
+    """The functions in which so many iterations spend the host's time, its waits for the device included."""
+    import cProfile
+    import pstats
+
+    trainer = set_up(what).trainer
+    fill_replay(trainer)
+    for _ in range(1 + what["warm_up"]):
+        trainer.iterate(HORIZON)
+    trainer.settle()
+    step, started, watch = trainer.step, time.perf_counter(), cProfile.Profile()
+    watch.enable()
+    for _ in range(iterations):
+        trainer.iterate(HORIZON)
+    trainer.settle()
+    watch.disable()
+    seconds = time.perf_counter() - started
+    speed, each = (trainer.step - step) / seconds, 1e3 * seconds / iterations
+    print(
+        f"{what['name']}: {speed:,.0f} steps/s, {each:.2f} ms an iteration under the profiler, {iterations} iterations"
+    )
+    pstats.Stats(watch).strip_dirs().sort_stats("tottime").print_stats(30)
+    trainer.env.close()
+
+
 def measure_checkpoint(setup: Any, what: dict[str, Any]) -> dict[str, float]:
     """Two checkpoints of a run: the first after a fresh start, the second after `rollouts` more."""
     from p3o import folder as folders
@@ -213,11 +239,12 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
         "tiny": options.tiny,
         "warm_up": 3 if options.tiny else 30,
     }
+    chosen = dict(pair.split("=", 1) for pair in options.set)
     rollouts = 4 if options.tiny else 196  # of the paper's shape: a checkpoint every 50,000 steps
     jobs = []
     for algo in options.algos:
         extra = {"checkpoint": True, "rollouts": rollouts} if algo == "p3o" else {}
-        jobs.append(common | {"name": algo, "algo": algo, "settings": {}} | extra)
+        jobs.append(common | {"name": algo, "algo": algo, "settings": chosen} | extra)
     if "p3o" in options.algos and not options.short:
         variations: dict[str, dict[str, Any]] = {
             "p3o tf32": {"precision": "tf32"},
@@ -225,9 +252,9 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
             "p3o, replay in host memory": {"replay_device": "host"},
             "p3o deterministic": {"deterministic": True},
         }
-        jobs += [common | {"name": name, "algo": "p3o", "settings": s} for name, s in variations.items()]
+        jobs += [common | {"name": name, "algo": "p3o", "settings": chosen | s} for name, s in variations.items()]
     if "ppo" in options.algos and not options.short:
-        jobs.append(common | {"name": "ppo tf32", "algo": "ppo", "settings": {"precision": "tf32"}})
+        jobs.append(common | {"name": "ppo tf32", "algo": "ppo", "settings": chosen | {"precision": "tf32"}})
     return jobs
 
 
@@ -256,6 +283,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="no variations")
     parser.add_argument("--tiny", action="store_true", help="small shapes and a second each, to see that it runs")
     parser.add_argument("--save", type=Path, help="file for the numbers")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all runs")
+    parser.add_argument("--profile", type=int, metavar="N", help="of each algorithm a profile of N iterations instead")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
@@ -266,6 +295,11 @@ def main() -> None:
     if find_spec("p3o.envs.atari") is None and options.env != "synthetic":
         print("p3o.envs.atari is not there: made-up frames instead", file=sys.stderr)
         options.env = "synthetic"
+    if options.profile:
+        options.short = True
+        for what in plan(options):
+            profile(what, options.profile)
+        return
     line = machine_line("p3o", "jax", "jaxlib", "numpy", "ale-py")
     results: dict[str, Any] = {}
     for what in plan(options):

@@ -35,7 +35,7 @@ BY_ALGORITHM: dict[str, dict[str, Any]] = {
 
 
 compiled: dict[Any, Any] = {}
-PARTS = ("_begin", "_proceed", "_finish", "_join")
+PARTS = ("_calls", "_join")
 
 
 class StackEnv:

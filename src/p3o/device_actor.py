@@ -82,6 +82,39 @@ def _join(carries: tuple[Carry, ...]) -> Made:
     )
 
 
+class Calls(NamedTuple):
+    """The three functions of a group, compiled or to be."""
+
+    begin: Any
+    proceed: Any
+    finish: Any
+
+
+def _make_calls(policy: Callable[[Params, Observation], Distribution]) -> Calls:
+    """New ones each time: a program that always meets the same buffers can keep its launches recorded on a GPU."""
+
+    def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
+        acts = policy(params, Observation(None, (carry.stack,)))
+        action = acts.sample(jax.lax.dynamic_index_in_dim(carry.noise, carry.row, keepdims=False))
+        behaviour = jax.tree.map(lambda b, leaf: _write(b, leaf, carry.row), carry.behaviour, acts)
+        kept = _write(carry.action, action, carry.row)
+        return carry._replace(action=kept, behaviour=behaviour, row=carry.row + 1), action
+
+    def begin(params: Params, carry: Carry, noise: Array) -> tuple[Carry, Array]:
+        start = jax.lax.dynamic_update_slice_in_dim(carry.frames, frames.as_frames(carry.stack), 0, 0)
+        return decide(params, carry._replace(frames=start, noise=noise, row=jnp.zeros((), jnp.int32)))
+
+    def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
+        return decide(params, _push(carry, packed))
+
+    def finish(carry: Carry, packed: Array) -> Carry:
+        return _push(carry, packed)
+
+    return Calls(
+        jax.jit(begin, donate_argnums=1), jax.jit(proceed, donate_argnums=1), jax.jit(finish, donate_argnums=0)
+    )
+
+
 class DeviceActor:
     """The policy with the trajectory that it makes; one rollout is `begin`, T − 1 times `proceed`, then `finish`.
 
@@ -110,35 +143,21 @@ class DeviceActor:
         self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
         self._made: Made | None = None
         self._params: Params = None
-
-        def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
-            acts = policy(params, Observation(None, (carry.stack,)))
-            action = acts.sample(jax.lax.dynamic_index_in_dim(carry.noise, carry.row, keepdims=False))
-            behaviour = jax.tree.map(lambda b, leaf: _write(b, leaf, carry.row), carry.behaviour, acts)
-            kept = _write(carry.action, action, carry.row)
-            return carry._replace(action=kept, behaviour=behaviour, row=carry.row + 1), action
-
-        def begin(params: Params, carry: Carry, noise: Array) -> tuple[Carry, Array]:
-            start = jax.lax.dynamic_update_slice_in_dim(carry.frames, frames.as_frames(carry.stack), 0, 0)
-            return decide(params, carry._replace(frames=start, noise=noise, row=jnp.zeros((), jnp.int32)))
-
-        def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
-            return decide(params, _push(carry, packed))
-
-        self._begin: Any = jax.jit(begin, donate_argnums=1)
-        self._proceed: Any = jax.jit(proceed, donate_argnums=1)
-        self._finish: Any = jax.jit(_push, donate_argnums=0)
+        self._calls = [_make_calls(policy) for _ in self.groups]
         self._join: Any = jax.jit(_join)
 
     def compile(self, params: Params) -> None:
-        """Compile all that a rollout calls, so that no step waits for it; groups are of one size and share it."""
-        carry = self._carries[0]
-        num_envs, height, width, _ = carry.stack.shape
-        packed = pack(np.zeros((num_envs, height, width), np.uint8), np.zeros(num_envs, bool))
+        """Compile all that a rollout calls, so that no step waits for it."""
         with jax.default_device(self.device):
-            self._begin = self._begin.lower(params, carry, np.asarray(carry.noise)).compile()
-            self._proceed = self._proceed.lower(params, carry, packed).compile()
-            self._finish = self._finish.lower(carry, packed).compile()
+            for group, carry in enumerate(self._carries):
+                num_envs, height, width, _ = carry.stack.shape
+                packed = pack(np.zeros((num_envs, height, width), np.uint8), np.zeros(num_envs, bool))
+                calls = self._calls[group]
+                self._calls[group] = Calls(
+                    calls.begin.lower(params, carry, np.asarray(carry.noise)).compile(),
+                    calls.proceed.lower(params, carry, packed).compile(),
+                    calls.finish.lower(carry, packed).compile(),
+                )
             if len(self.groups) > 1:
                 self._join = self._join.lower(tuple(self._carries)).compile()
 
@@ -157,13 +176,13 @@ class DeviceActor:
         actions = []
         for group, rows in enumerate(self.groups):
             part = noise if len(self.groups) == 1 else np.ascontiguousarray(noise[:, rows])
-            self._carries[group], action = self._begin(self._params, self._carries[group], part)
+            self._carries[group], action = self._calls[group].begin(self._params, self._carries[group], part)
             actions.append(action)
         return actions
 
     def proceed(self, packed: np.ndarray, group: int = 0) -> Array:
         """A group's actions, on their way, after new frames (see `pack`); at a start, older frames are forgotten."""
-        self._carries[group], action = self._proceed(self._params, self._carries[group], packed)
+        self._carries[group], action = self._calls[group].proceed(self._params, self._carries[group], packed)
         return action
 
     def fetch(self, action: Array) -> np.ndarray:
@@ -172,7 +191,7 @@ class DeviceActor:
 
     def finish(self, packed: np.ndarray, group: int = 0) -> None:
         """Take a group's last frames of the rollout."""
-        self._carries[group] = self._finish(self._carries[group], packed)
+        self._carries[group] = self._calls[group].finish(self._carries[group], packed)
 
     def stacks(self) -> Array:
         """The stacks [E, H, W, S] that the environments stand at after a rollout."""
