@@ -44,6 +44,7 @@ class Synthetic:
         self._strip = rng.integers(0, 256, (64 + stack, num_envs, side, side), np.uint8)
         self._ends = rng.random((97, num_envs)) < 0.01
         self._time = 0
+        self._sent = np.zeros(num_envs, np.int64)
 
     def current(self) -> Any:
         from p3o.types import Observation
@@ -61,6 +62,19 @@ class Synthetic:
         ends, quiet = self._ends[self._time % 97], np.zeros(self.num_envs, bool)
         now = self.current()
         return Step(now, action * 0.1, ends, quiet, now, quiet)
+
+    def send(self, action: np.ndarray, rows: slice) -> None:
+        self._sent[rows] = action
+
+    def receive(self, rows: slice) -> Any:
+        from p3o.device_actor import pack
+        from p3o.types import Step
+
+        self._time += rows.start == 0  # the first rows begin a turn
+        ends, quiet = self._ends[self._time % 97, rows], np.zeros(self._sent[rows].size, bool)
+        now = self.current()
+        newest = pack(now.images[0][rows, ..., -1], ends)
+        return Step(None, self._sent[rows] * 0.1, ends, quiet, now, quiet, newest=newest)
 
     def snapshot(self) -> dict[str, Any]:
         return {"time": self._time}
@@ -83,13 +97,14 @@ def settings_of(what: dict[str, Any]) -> dict[str, Any]:
 
 def set_up(what: dict[str, Any]) -> Any:
     """A trainer for the real game where the adapter is there, else for made-up frames."""
-    from p3o import algorithms, device, jobs
+    from p3o import algorithms, device, jobs, train
     from p3o.algorithms import Specs
     from p3o.config import make_config
     from p3o.presets import preset_settings
     from p3o.spaces import action_spec, observation_spec
-    from p3o.train import Trainer
 
+    if what["groups"]:
+        train.num_groups = lambda env, device: what["groups"]
     if what["env"] != "synthetic":
         return jobs.set_up(jobs.Job(what["env"], what["algo"], HORIZON, preset="paper", settings=settings_of(what)))
     entry = algorithms.find(what["algo"])
@@ -99,7 +114,7 @@ def set_up(what: dict[str, Any]) -> Any:
     device.configure("image", config.deterministic)
     env = Synthetic(config.num_envs, 36 if what["tiny"] else 84)
     specs = Specs(observation_spec(env.observation_space)._replace(frame_stack=4), action_spec(env.action_space))
-    trainer = Trainer(entry, config, env, specs, 0, config.device)
+    trainer = train.Trainer(entry, config, env, specs, 0, config.device)
     job = jobs.Job(lambda: None, what["algo"], HORIZON, preset="paper")
     return jobs.Setup(job, config, specs, trainer, (env.observation_space, env.action_space))
 
@@ -237,6 +252,7 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
         "env": options.env,
         "seconds": options.seconds,
         "tiny": options.tiny,
+        "groups": options.groups,
         "warm_up": 3 if options.tiny else 30,
     }
     chosen = dict(pair.split("=", 1) for pair in options.set)
@@ -284,6 +300,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small shapes and a second each, to see that it runs")
     parser.add_argument("--save", type=Path, help="file for the numbers")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all runs")
+    parser.add_argument("--groups", type=int, default=0, help="of games that act in turn; 0: as training chooses")
     parser.add_argument("--profile", type=int, metavar="N", help="of each algorithm a profile of N iterations instead")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
