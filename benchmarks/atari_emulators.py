@@ -60,7 +60,8 @@ def main() -> None:
     rows = []
     for turn in range(options.turns):
         rows.append([f"pool, turn {turn + 1}", *timed(step_pool, actions)])
-        rows.append([f"ours, turn {turn + 1}", *timed(step_ours, actions)])
+        for ours.has_cores_for_all, order in ((True, "first"), (False, "last")):
+            rows.append([f"ours, {order} asked first, turn {turn + 1}", *timed(step_ours, actions)])
     print("\n".join(markdown_table(["", "steps/s", "processor µs a step"], rows)))
     ours.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p3o.device import available_cores
 from p3o.envs.atari_games import Game, action_names
 from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
@@ -58,6 +59,10 @@ class AtariVectorEnv:
         self._images = self._slots[..., :-1].reshape(STACK, num_envs, SIDE, SIDE)
         self._newest = [0] * num_envs  # the slot of each environment's newest frame
         self._is_sent = np.zeros(num_envs, bool)
+        # Asking an emulator that is done for its frame takes some 20 µs: with a core for each game those that are done
+        # are asked while others still play. On fewer cores the last to be sent is the last to be done: after a wait for
+        # it the others need none of their own.
+        self.has_cores_for_all = len(available_cores()) >= num_envs
         self._all = slice(0, num_envs)
         self._current = Observation(None, (np.zeros((num_envs, SIDE, SIDE, STACK), np.uint8),))
         self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
@@ -120,8 +125,11 @@ class AtariVectorEnv:
 
     def receive(self, rows: slice) -> Step:
         """The step that was begun, for these rows alone, without an observation: `newest` is all that is new in it."""
-        # The last to be asked is the last to be done: waiting for it first, the others need no wait of their own.
-        frames = [player.receive() for player in self._players[rows][::-1]][::-1]
+        players = self._players[rows]
+        if self.has_cores_for_all:
+            frames = [player.receive() for player in players]
+        else:
+            frames = [player.receive() for player in players[::-1]][::-1]
         self._is_sent[rows] = False
         self._is_broken = bool(np.count_nonzero(self._is_sent))
         slot = (self._newest[rows.start] + 1) % STACK
