@@ -2,6 +2,7 @@
 
     python benchmarks/atari.py --env BreakoutNoFrameskip-v4 --seconds 20 --save atari.json
     python benchmarks/atari.py --tiny                        # a minute on a small CPU: does it run at all?
+    python benchmarks/atari.py --profile 80 --algos p3o --set precision=tf32   # where 80 iterations spend it
 
 Every measurement is a process of its own with the `paper` settings (burn-in cut short and the ring taken to be full, so
 that replayed updates cost what they cost later). With `--env synthetic`, or where `p3o.envs.atari` is not there, frames
@@ -43,6 +44,7 @@ class Synthetic:
         self._strip = rng.integers(0, 256, (64 + stack, num_envs, side, side), np.uint8)
         self._ends = rng.random((97, num_envs)) < 0.01
         self._time = 0
+        self._sent = np.zeros(num_envs, np.int64)
 
     def current(self) -> Any:
         from p3o.types import Observation
@@ -60,6 +62,19 @@ class Synthetic:
         ends, quiet = self._ends[self._time % 97], np.zeros(self.num_envs, bool)
         now = self.current()
         return Step(now, action * 0.1, ends, quiet, now, quiet)
+
+    def send(self, action: np.ndarray, rows: slice) -> None:
+        self._sent[rows] = action
+
+    def receive(self, rows: slice) -> Any:
+        from p3o.device_actor import pack
+        from p3o.types import Step
+
+        self._time += rows.start == 0  # the first rows begin a turn
+        ends, quiet = self._ends[self._time % 97, rows], np.zeros(self._sent[rows].size, bool)
+        now = self.current()
+        newest = pack(now.images[0][rows, ..., -1], ends)
+        return Step(None, self._sent[rows] * 0.1, ends, quiet, now, quiet, newest=newest)
 
     def snapshot(self) -> dict[str, Any]:
         return {"time": self._time}
@@ -82,13 +97,14 @@ def settings_of(what: dict[str, Any]) -> dict[str, Any]:
 
 def set_up(what: dict[str, Any]) -> Any:
     """A trainer for the real game where the adapter is there, else for made-up frames."""
-    from p3o import algorithms, device, jobs
+    from p3o import algorithms, device, jobs, train
     from p3o.algorithms import Specs
     from p3o.config import make_config
     from p3o.presets import preset_settings
     from p3o.spaces import action_spec, observation_spec
-    from p3o.train import Trainer
 
+    if what["groups"]:
+        train.num_groups = lambda env, device: what["groups"]
     if what["env"] != "synthetic":
         return jobs.set_up(jobs.Job(what["env"], what["algo"], HORIZON, preset="paper", settings=settings_of(what)))
     entry = algorithms.find(what["algo"])
@@ -98,7 +114,7 @@ def set_up(what: dict[str, Any]) -> Any:
     device.configure("image", config.deterministic)
     env = Synthetic(config.num_envs, 36 if what["tiny"] else 84)
     specs = Specs(observation_spec(env.observation_space)._replace(frame_stack=4), action_spec(env.action_space))
-    trainer = Trainer(entry, config, env, specs, 0, config.device)
+    trainer = train.Trainer(entry, config, env, specs, 0, config.device)
     job = jobs.Job(lambda: None, what["algo"], HORIZON, preset="paper")
     return jobs.Setup(job, config, specs, trainer, (env.observation_space, env.action_space))
 
@@ -159,6 +175,31 @@ def measure(what: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def profile(what: dict[str, Any], iterations: int) -> None:
+    """The functions in which so many iterations spend the host's time, its waits for the device included."""
+    import cProfile
+    import pstats
+
+    trainer = set_up(what).trainer
+    fill_replay(trainer)
+    for _ in range(1 + what["warm_up"]):
+        trainer.iterate(HORIZON)
+    trainer.settle()
+    step, started, watch = trainer.step, time.perf_counter(), cProfile.Profile()
+    watch.enable()
+    for _ in range(iterations):
+        trainer.iterate(HORIZON)
+    trainer.settle()
+    watch.disable()
+    seconds = time.perf_counter() - started
+    speed, each = (trainer.step - step) / seconds, 1e3 * seconds / iterations
+    print(
+        f"{what['name']}: {speed:,.0f} steps/s, {each:.2f} ms an iteration under the profiler, {iterations} iterations"
+    )
+    pstats.Stats(watch).strip_dirs().sort_stats("tottime").print_stats(30)
+    trainer.env.close()
+
+
 def measure_checkpoint(setup: Any, what: dict[str, Any]) -> dict[str, float]:
     """Two checkpoints of a run: the first after a fresh start, the second after `rollouts` more."""
     from p3o import folder as folders
@@ -211,13 +252,15 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
         "env": options.env,
         "seconds": options.seconds,
         "tiny": options.tiny,
+        "groups": options.groups,
         "warm_up": 3 if options.tiny else 30,
     }
+    chosen = dict(pair.split("=", 1) for pair in options.set)
     rollouts = 4 if options.tiny else 196  # of the paper's shape: a checkpoint every 50,000 steps
     jobs = []
     for algo in options.algos:
         extra = {"checkpoint": True, "rollouts": rollouts} if algo == "p3o" else {}
-        jobs.append(common | {"name": algo, "algo": algo, "settings": {}} | extra)
+        jobs.append(common | {"name": algo, "algo": algo, "settings": chosen} | extra)
     if "p3o" in options.algos and not options.short:
         variations: dict[str, dict[str, Any]] = {
             "p3o tf32": {"precision": "tf32"},
@@ -225,9 +268,9 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
             "p3o, replay in host memory": {"replay_device": "host"},
             "p3o deterministic": {"deterministic": True},
         }
-        jobs += [common | {"name": name, "algo": "p3o", "settings": s} for name, s in variations.items()]
+        jobs += [common | {"name": name, "algo": "p3o", "settings": chosen | s} for name, s in variations.items()]
     if "ppo" in options.algos and not options.short:
-        jobs.append(common | {"name": "ppo tf32", "algo": "ppo", "settings": {"precision": "tf32"}})
+        jobs.append(common | {"name": "ppo tf32", "algo": "ppo", "settings": chosen | {"precision": "tf32"}})
     return jobs
 
 
@@ -256,6 +299,9 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="no variations")
     parser.add_argument("--tiny", action="store_true", help="small shapes and a second each, to see that it runs")
     parser.add_argument("--save", type=Path, help="file for the numbers")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all runs")
+    parser.add_argument("--groups", type=int, default=0, help="of games that act in turn; 0: as training chooses")
+    parser.add_argument("--profile", type=int, metavar="N", help="of each algorithm a profile of N iterations instead")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
@@ -266,6 +312,11 @@ def main() -> None:
     if find_spec("p3o.envs.atari") is None and options.env != "synthetic":
         print("p3o.envs.atari is not there: made-up frames instead", file=sys.stderr)
         options.env = "synthetic"
+    if options.profile:
+        options.short = True
+        for what in plan(options):
+            profile(what, options.profile)
+        return
     line = machine_line("p3o", "jax", "jaxlib", "numpy", "ale-py")
     results: dict[str, Any] = {}
     for what in plan(options):

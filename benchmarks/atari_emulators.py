@@ -49,11 +49,19 @@ def main() -> None:
         pool.send(action, strength)
         return pool.recv()
 
+    everything = slice(0, number)
+
+    def step_ours(action: np.ndarray) -> object:
+        """As training does: without the stacks, which are on its device."""
+        ours.send(action, everything)
+        return ours.receive(everything)
+
     actions = np.random.default_rng(0).integers(0, len(action_names(game.rom, False)), (options.rows, number))
     rows = []
     for turn in range(options.turns):
         rows.append([f"pool, turn {turn + 1}", *timed(step_pool, actions)])
-        rows.append([f"ours, turn {turn + 1}", *timed(ours.step, actions)])
+        for ours.has_cores_for_all, order in ((True, "first"), (False, "last")):
+            rows.append([f"ours, {order} asked first, turn {turn + 1}", *timed(step_ours, actions)])
     print("\n".join(markdown_table(["", "steps/s", "processor µs a step"], rows)))
     ours.close()
 

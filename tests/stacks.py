@@ -35,6 +35,7 @@ BY_ALGORITHM: dict[str, dict[str, Any]] = {
 
 
 compiled: dict[Any, Any] = {}
+PARTS = ("_calls", "_join")
 
 
 class StackEnv:
@@ -110,8 +111,8 @@ def make_trainer(algo: str, frame_stack: int = STACK, seed: int = 0, ends: float
     if what not in compiled:
         actor: Any = trainer.actor
         update = trainer._compile() if trainer.memory is None else jit_update(trainer.algorithm)
-        compiled[what] = (update, [vars(actor).get(name) for name in ("_begin", "_proceed", "_finish")])
+        compiled[what] = (update, [vars(actor).get(name) for name in PARTS])
     trainer._update = compiled[what][0]
     if frame_stack:
-        vars(trainer.actor).update(zip(("_begin", "_proceed", "_finish"), compiled[what][1], strict=True))
+        vars(trainer.actor).update(zip(PARTS, compiled[what][1], strict=True))
     return trainer

@@ -14,6 +14,7 @@ from killing import differences, run_to_end, run_with_kills
 
 from p3o import A2C, P3O
 from p3o.algorithms import ALGORITHMS
+from p3o.device_actor import pack
 from p3o.envs import atari_games, emulator
 from p3o.envs.atari import STACK, AtariGame, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
@@ -121,6 +122,35 @@ def test_stacks():
         before = now.copy()
     assert ends > 6
     env.close()
+
+
+def test_halves_in_turn_are_the_same_steps():
+    """Spares are taken in the same order; a half's newest frames are those of the whole, with their starts."""
+    env, other = (make(num_envs=4, max_num_frames_per_episode=200) for _ in range(2))
+    env.has_cores_for_all, other.has_cores_for_all = False, True  # the order of asking changes nothing
+    halves, rng, games = (slice(0, 2), slice(2, 4)), np.random.default_rng(0), 0
+    np.testing.assert_array_equal(env.reset().images[0], other.reset().images[0])
+    actions = rng.integers(0, 4, (130, 4))
+    for rows in halves:
+        other.send(actions[0, rows], rows)
+    for t, action in enumerate(actions):
+        whole = env.step(action)
+        now, ended = whole.observation.images[0], whole.terminated | whole.truncated
+        games += whole.is_game_end.sum()
+        for rows in halves:
+            half = other.receive(rows)
+            for name in ("reward", "terminated", "truncated", "is_masked", "is_game_end", "newest"):
+                np.testing.assert_array_equal(getattr(half, name), getattr(whole, name)[rows], err_msg=name)
+            np.testing.assert_array_equal(half.newest, pack(now[rows, ..., -1], ended[rows]))
+            finals = (step.final_observation.images[0] for step in (half, whole))
+            np.testing.assert_array_equal(next(finals)[ended[rows]], next(finals)[rows][ended[rows]])
+            if t < 129:
+                other.send(actions[t + 1, rows], rows)
+                assert other._is_broken
+    assert not other._is_broken
+    assert games >= 8
+    np.testing.assert_array_equal(env.current().images[0], other.current().images[0])
+    check_same(env, other, 20)
 
 
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "QbertNoFrameskip-v4", "ALE/Breakout-v5"])

@@ -130,6 +130,7 @@ def test_the_designs_of_the_mujoco_table_are_what_they_say():
 
 def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
     options = argparse.Namespace(env="synthetic", seconds=1.0, tiny=True, algos=list(atari.ALGORITHMS), short=False)
+    options.set, options.groups = [], 0
     jobs = atari.plan(options)
     assert [job["name"] for job in jobs[:4]] == list(atari.ALGORITHMS)
     assert {"tf32", "bfloat16"} <= {job["settings"].get("precision") for job in jobs}

@@ -1,13 +1,18 @@
 """Acting on the learner's device against the plain way with whole stacks: the same episodes, the same weights."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 import stacks
 
-from p3o.device_actor import DeviceActor
+from p3o import algorithms, train
+from p3o.config import make_config
+from p3o.device_actor import DeviceActor, num_groups, pack
 from p3o.errors import RunStopped
 from p3o.rollout import Actor
+from p3o.types import Observation, Step
 
 
 def run(trainer, iterations):
@@ -126,3 +131,107 @@ def test_host_memory_compiles_before_the_first_iteration_and_not_after():
     counts = set(run(trainer, 25)[1])
     assert len(counts) > 3
     assert trainer._update._cache_size() == before
+
+
+class Halves:
+    """Two `StackEnv`s as one environment, stepped at once or one by one."""
+
+    def __init__(self, num_envs, seed=0, ends=0.25):
+        self.num_envs, size = num_envs, num_envs // 2
+        self.halves = [stacks.StackEnv(size, seed + i, ends) for i in range(2)]
+        self.rows = [slice(0, size), slice(size, num_envs)]
+        self.observation_space, self.action_space = self.halves[0].observation_space, self.halves[0].action_space
+        self.under_way = {}
+        self.log = []
+
+    @property
+    def is_waiting(self):
+        return np.concatenate([half.is_waiting for half in self.halves])
+
+    def send(self, action, rows):
+        assert rows.start not in self.under_way
+        self.under_way[rows.start] = action
+        self.log.append(f"send {rows.start}")
+
+    def receive(self, rows):
+        self.log.append(f"receive {rows.start}")
+        action = self.under_way.pop(rows.start)
+        raws = [
+            h.step(action[: h.num_envs] if r.start == rows.start else action[h.num_envs :])
+            for h, r in zip(self.halves, self.rows, strict=True)
+            if rows.start <= r.start < rows.stop
+        ]
+        joined = [np.concatenate(parts) for parts in zip(*(raw[1:4] for raw in raws), strict=True)]
+        now, finals = (
+            np.concatenate([getattr(raw, name).images[0] for raw in raws])
+            for name in ("observation", "final_observation")
+        )
+        masked = np.concatenate([raw.is_masked for raw in raws])
+        newest = pack(now[..., -1], joined[1] | joined[2])
+        return Step(None, *joined, Observation(None, (finals,)), masked, newest=newest)
+
+    def step(self, action):
+        raise NotImplementedError
+
+    def reset(self):
+        for half in self.halves:
+            half.reset()
+        return self.current()
+
+    def current(self):
+        return Observation(None, (np.concatenate([half.stack for half in self.halves]),))
+
+    def snapshot(self):
+        return {"halves": [half.snapshot() for half in self.halves]}
+
+    def restore(self, snapshot):
+        for half, stored in zip(self.halves, snapshot["halves"], strict=True):
+            half.restore(stored)
+        return []
+
+    def close(self):
+        pass
+
+
+def make_halves(monkeypatch, groups, seed=0):
+    monkeypatch.setattr(train, "num_groups", lambda env, device: groups)
+    entry = algorithms.find("a2c")
+    config = make_config(entry.config, stacks.SETTINGS, {"num_envs": 8})
+    trainer = train.Trainer(entry, config, Halves(8, seed), stacks.specs_of(), seed)
+    if not update:
+        update.append(trainer._compile())
+    trainer._update = update[0]
+    return trainer
+
+
+update = []  # compiled once; takes what any number of groups made
+
+
+def test_halves_in_turn_are_the_whole(monkeypatch):
+    """The same episodes and, to rounding (products of 4 rows and of 8), the same weights; and exact resume."""
+    halved, whole = (make_halves(monkeypatch, groups) for groups in (2, 1))
+    assert [len(t.actor.groups) for t in (halved, whole)] == [2, 1]
+    ours, theirs = (run(trainer, 4)[0] for trainer in (halved, whole))
+    assert ours == theirs
+    assert len(ours) > 10
+    for a, b in zip(*(jax.tree.leaves(t.state.params) for t in (halved, whole)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    turns = halved.env.log[: 2 * 2 * 5]
+    assert turns[:2] == ["send 0", "send 4"]
+    assert turns[2:18] == ["receive 0", "send 0", "receive 4", "send 4"] * 4
+    assert turns[18:] == ["receive 0", "receive 4"]
+    other = make_halves(monkeypatch, 2, seed=1)
+    other.restore(halved.snapshot())
+    assert run(other, 3)[0] == run(halved, 3)[0]
+    for a, b in zip(jax.tree.leaves(other.state), jax.tree.leaves(halved.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_halves_are_for_a_gpu_and_enough_environments():
+    gpu, cpu = (SimpleNamespace(platform=name) for name in ("gpu", "cpu"))
+    assert [num_groups(Halves(n), gpu) for n in (6, 8, 16)] == [1, 2, 2]
+    assert num_groups(Halves(16), cpu) == 1
+    assert num_groups(stacks.StackEnv(16), gpu) == 1  # steps all at once
+    odd = stacks.StackEnv(9)
+    odd.send = odd.receive = None
+    assert num_groups(odd, gpu) == 1

@@ -2,8 +2,13 @@
 
 A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
 sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
+The calls take NumPy arrays as they are: they go where the rest of the arguments is, and `jax.device_put` before the
+call would take twice as long as the call itself.
+
+Environments may be in groups that act in turn, so that some are emulated while the device acts for others.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,11 +20,20 @@ from p3o import frames
 from p3o.algorithms.base import Specs, example_trajectory
 from p3o.config import Config
 from p3o.distributions import Distribution
+from p3o.envs.base import SplitEnv, VectorEnv
 from p3o.types import Array, Observation, Params, Trajectory
+
+FEWEST_TO_SPLIT = 8  # environments: fewer do not keep a machine busy by halves
+
+
+def num_groups(env: VectorEnv, device: Any) -> int:
+    """Two where a GPU acts for environments that can be stepped by halves; on a CPU both would want the same cores."""
+    is_worth_it = device.platform != "cpu" and env.num_envs >= FEWEST_TO_SPLIT and env.num_envs % 2 == 0
+    return 2 if is_worth_it and isinstance(env, SplitEnv) else 1
 
 
 class Carry(NamedTuple):
-    """A rollout in the making; donated from step to step."""
+    """A rollout of a group in the making; donated from step to step."""
 
     stack: Array  # [E, H, W, S] where the environments stand
     frames: Array  # [T + S, E, H, W]
@@ -49,88 +63,157 @@ def _push(carry: Carry, packed: Array) -> Carry:
     return carry._replace(stack=frames.advance(carry.stack, frame, is_start), frames=rows)
 
 
+class Made(NamedTuple):
+    """What lies on the device after a rollout, of all groups."""
+
+    stack: Array  # [E, H, W, S]
+    frames: Array  # [T + S, E, H, W]
+    action: Array  # [T, E, ...]
+    behaviour: Any  # leaves [T, E, ...]
+
+
+def _join(carries: tuple[Carry, ...]) -> Made:
+    def along(axis: int, parts: list[Any]) -> Any:
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *parts)
+
+    return Made(
+        along(0, [carry.stack for carry in carries]),
+        *along(1, [(carry.frames, carry.action, carry.behaviour) for carry in carries]),
+    )
+
+
+class Calls(NamedTuple):
+    """The three functions of a group, compiled or to be."""
+
+    begin: Any
+    proceed: Any
+    finish: Any
+
+
+def _make_calls(policy: Callable[[Params, Observation], Distribution]) -> Calls:
+    """New ones each time: a program that always meets the same buffers can keep its launches recorded on a GPU."""
+
+    def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
+        acts = policy(params, Observation(None, (carry.stack,)))
+        action = acts.sample(jax.lax.dynamic_index_in_dim(carry.noise, carry.row, keepdims=False))
+        behaviour = jax.tree.map(lambda b, leaf: _write(b, leaf, carry.row), carry.behaviour, acts)
+        kept = _write(carry.action, action, carry.row)
+        return carry._replace(action=kept, behaviour=behaviour, row=carry.row + 1), action
+
+    def begin(params: Params, carry: Carry, noise: Array) -> tuple[Carry, Array]:
+        start = jax.lax.dynamic_update_slice_in_dim(carry.frames, frames.as_frames(carry.stack), 0, 0)
+        return decide(params, carry._replace(frames=start, noise=noise, row=jnp.zeros((), jnp.int32)))
+
+    def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
+        return decide(params, _push(carry, packed))
+
+    def finish(carry: Carry, packed: Array) -> Carry:
+        return _push(carry, packed)
+
+    return Calls(
+        jax.jit(begin, donate_argnums=1), jax.jit(proceed, donate_argnums=1), jax.jit(finish, donate_argnums=0)
+    )
+
+
 class DeviceActor:
-    """The policy with the trajectory that it makes; one rollout is `begin`, T − 1 times `proceed`, then `finish`."""
+    """The policy with the trajectory that it makes; one rollout is `begin`, T − 1 times `proceed`, then `finish`.
+
+    The last two are called for each group.
+    """
 
     def __init__(
-        self, policy: Callable[[Params, Observation], Distribution], config: Config, specs: Specs, device: Any
+        self,
+        policy: Callable[[Params, Observation], Distribution],
+        config: Config,
+        specs: Specs,
+        device: Any,
+        num_groups: int = 1,
     ):
+        size = config.num_envs // num_groups
+        self.groups = [slice(first, first + size) for first in range(0, config.num_envs, size)]
         example = example_trajectory(config, specs)
-        ((height, width, size),) = specs.observation.image_shapes
-        noise = np.zeros((config.num_steps, config.num_envs, *specs.action.shape), np.float32)
-        stack = np.zeros((config.num_envs, height, width, size), np.uint8)
+        self._no_finals = jax.device_put(example.final_observation, device)
+        if num_groups > 1:
+            example = example_trajectory(dataclasses.replace(config, num_envs=size), specs)
+        ((height, width, depth),) = specs.observation.image_shapes
+        noise = np.zeros((config.num_steps, size, *specs.action.shape), np.float32)
+        stack = np.zeros((size, height, width, depth), np.uint8)
         held = Carry(stack, example.observation.images[0], example.action, example.behaviour, noise, np.int32(0))
         self.device = device
-        self._carry: Carry = jax.device_put(held, device)
-        self._no_finals = jax.device_put(example.final_observation, device)
+        self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
+        self._made: Made | None = None
         self._params: Params = None
-
-        def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
-            acts = policy(params, Observation(None, (carry.stack,)))
-            action = acts.sample(jax.lax.dynamic_index_in_dim(carry.noise, carry.row, keepdims=False))
-            behaviour = jax.tree.map(lambda b, leaf: _write(b, leaf, carry.row), carry.behaviour, acts)
-            kept = _write(carry.action, action, carry.row)
-            return carry._replace(action=kept, behaviour=behaviour, row=carry.row + 1), action
-
-        def begin(params: Params, carry: Carry, noise: Array) -> tuple[Carry, Array]:
-            start = jax.lax.dynamic_update_slice_in_dim(carry.frames, frames.as_frames(carry.stack), 0, 0)
-            return decide(params, carry._replace(frames=start, noise=noise, row=jnp.zeros((), jnp.int32)))
-
-        def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
-            return decide(params, _push(carry, packed))
-
-        self._begin: Any = jax.jit(begin, donate_argnums=1)
-        self._proceed: Any = jax.jit(proceed, donate_argnums=1)
-        self._finish: Any = jax.jit(_push, donate_argnums=0)
+        self._calls = [_make_calls(policy) for _ in self.groups]
+        self._join: Any = jax.jit(_join)
 
     def compile(self, params: Params) -> None:
         """Compile all that a rollout calls, so that no step waits for it."""
-        packed = pack(*self._blank())
         with jax.default_device(self.device):
-            self._begin = self._begin.lower(params, self._carry, np.asarray(self._carry.noise)).compile()
-            self._proceed = self._proceed.lower(params, self._carry, packed).compile()
-            self._finish = self._finish.lower(self._carry, packed).compile()
-
-    def _blank(self) -> tuple[np.ndarray, np.ndarray]:
-        num_envs, height, width, _ = self._carry.stack.shape
-        return np.zeros((num_envs, height, width), np.uint8), np.zeros(num_envs, bool)
+            for group, carry in enumerate(self._carries):
+                num_envs, height, width, _ = carry.stack.shape
+                packed = pack(np.zeros((num_envs, height, width), np.uint8), np.zeros(num_envs, bool))
+                calls = self._calls[group]
+                self._calls[group] = Calls(
+                    calls.begin.lower(params, carry, np.asarray(carry.noise)).compile(),
+                    calls.proceed.lower(params, carry, packed).compile(),
+                    calls.finish.lower(carry, packed).compile(),
+                )
+            if len(self.groups) > 1:
+                self._join = self._join.lower(tuple(self._carries)).compile()
 
     def set_params(self, params: Params) -> None:
         """Not copied: every call of a rollout is on its way before the update that takes these buffers over."""
         self._params = params
 
-    def begin(self, stack: Array, noise: np.ndarray) -> Array:
-        """Actions [E], on their way, of a rollout's first step, from stacks [E, H, W, S]: `finish`'s, or others."""
-        if stack is not self._carry.stack:
-            self._carry = self._carry._replace(stack=jax.device_put(np.array(stack), self.device))
-        self._carry, action = self._begin(self._params, self._carry, jax.device_put(noise, self.device))
-        return action
+    def begin(self, stack: Array, noise: np.ndarray) -> list[Array]:
+        """Actions of each group, on their way, of a rollout's first step, from `stacks()` or others [E, H, W, S]."""
+        if self._made is None or stack is not self._made.stack:
+            host = np.array(stack)
+            for group, rows in enumerate(self.groups):
+                held = jax.device_put(host[rows], self.device)
+                self._carries[group] = self._carries[group]._replace(stack=held)
+        self._made = None  # with one group its buffers are the carry's
+        actions = []
+        for group, rows in enumerate(self.groups):
+            part = noise if len(self.groups) == 1 else np.ascontiguousarray(noise[:, rows])
+            self._carries[group], action = self._calls[group].begin(self._params, self._carries[group], part)
+            actions.append(action)
+        return actions
 
-    def proceed(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
-        """Actions [E], on their way, after new frames [E, H, W]; where an episode starts, older ones are forgotten."""
-        packed = jax.device_put(pack(frame, is_start), self.device)
-        self._carry, action = self._proceed(self._params, self._carry, packed)
+    def proceed(self, packed: np.ndarray, group: int = 0) -> Array:
+        """A group's actions, on their way, after new frames (see `pack`); at a start, older frames are forgotten."""
+        self._carries[group], action = self._calls[group].proceed(self._params, self._carries[group], packed)
         return action
 
     def fetch(self, action: Array) -> np.ndarray:
         """Actions on the host; waits for them."""
         return np.asarray(action)
 
-    def finish(self, frame: np.ndarray, is_start: np.ndarray) -> Array:
-        """Take the rollout's last frames; the stacks that the environments stand at now."""
-        self._carry = self._finish(self._carry, jax.device_put(pack(frame, is_start), self.device))
-        return self._carry.stack
+    def finish(self, packed: np.ndarray, group: int = 0) -> None:
+        """Take a group's last frames of the rollout."""
+        self._carries[group] = self._calls[group].finish(self._carries[group], packed)
+
+    def stacks(self) -> Array:
+        """The stacks [E, H, W, S] that the environments stand at after a rollout."""
+        return self._all().stack
+
+    def _all(self) -> Made:
+        if self._made is None:
+            carry = self._carries[0]
+            is_one = len(self.groups) == 1
+            self._made = Made(*carry[:4]) if is_one else self._join(tuple(self._carries))
+        return self._made
 
     def trajectory(self, host: Trajectory) -> Trajectory:
         """The rollout: what the host counted, with what lies on the device (until the next `begin`)."""
         finals = self._no_finals  # nothing to send
         if host.final_observation is not None and host.truncated.any():
             finals = jax.device_put(jax.tree.map(np.copy, host.final_observation), self.device)
-        carry = self._carry
+        made = self._all()
         return Trajectory(
-            observation=Observation(None, (carry.frames,)),
-            action=carry.action,
-            behaviour=carry.behaviour,
+            observation=Observation(None, (made.frames,)),
+            action=made.action,
+            behaviour=made.behaviour,
             # copied, since the next rollout writes into the host's arrays while the update may still read these
             reward=host.reward.copy(),
             terminated=host.terminated.copy(),

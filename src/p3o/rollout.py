@@ -8,9 +8,9 @@ import numpy as np
 
 from p3o.algorithms.base import Specs, example_trajectory
 from p3o.config import Config
-from p3o.device_actor import DeviceActor
+from p3o.device_actor import DeviceActor, pack
 from p3o.distributions import Distribution
-from p3o.envs.base import VectorEnv
+from p3o.envs.base import SplitEnv, VectorEnv
 from p3o.errors import RunStopped
 from p3o.host_policy import HostPolicy
 from p3o.normalize import Normalizer
@@ -19,6 +19,7 @@ from p3o.types import Observation, Params, Step, Trajectory
 
 Policy = Callable[[Observation], Distribution]
 AnyActor: TypeAlias = Policy | DeviceActor
+ALL = slice(None)
 
 
 class Episode(NamedTuple):
@@ -181,35 +182,42 @@ class Rollout:
         self.observation = Observation(vectors[-1].copy(), ())
 
     def _play_on_device(self, actor: DeviceActor, noise: np.ndarray, reward: np.ndarray) -> None:
-        """`_play` for stacks of frames: what is on the device stays there; flags and rewards while it acts."""
+        """`_play` for stacks of frames: what is on the device stays there; flags and rewards while it acts.
+
+        Groups of environments take turns: while the device acts for one, the others are emulated.
+        """
         assert self.observation is not None
-        env, to_environment, last = self.env, self.to_environment, self.config.num_steps - 1
-        quiet = np.zeros(self.config.num_envs, bool)
-        action = actor.begin(self.observation.images[0], noise)
+        to_environment, last = self.to_environment, self.config.num_steps - 1
+        env: SplitEnv | _Whole = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env)
+        groups = list(enumerate(actor.groups))
+        for action, rows in zip(actor.begin(self.observation.images[0], noise), actor.groups, strict=True):
+            env.send(to_environment(actor.fetch(action)), rows)
         for t in self._steps:
-            raw = env.step(to_environment(actor.fetch(action)))
-            is_end = quiet if raw.is_quiet else raw.terminated | raw.truncated
-            frame = raw.observation.images[0][..., -1]
-            if t < last:
-                action = actor.proceed(frame, is_end)
-            else:
-                stack = actor.finish(frame, is_end)
-            reward[t] = raw.reward
-            if not raw.is_quiet:
-                self._store_flags(t, raw)
-        self.observation = Observation(None, (stack,))
+            for group, rows in groups:
+                raw = env.receive(rows)
+                assert raw.newest is not None
+                if t < last:
+                    action = actor.proceed(raw.newest, group)
+                else:
+                    actor.finish(raw.newest, group)
+                reward[t, rows] = raw.reward
+                if not raw.is_quiet:
+                    self._store_flags(t, raw, rows)
+                if t < last:
+                    env.send(to_environment(actor.fetch(action)), rows)
+        self.observation = Observation(None, (actor.stacks(),))
 
     def _store_behaviour(self, t: int, policy: Distribution) -> None:
         for buffer, leaf in zip(self._behaviours[t], jax.tree.leaves(policy), strict=True):
             buffer[...] = leaf
 
-    def _store_flags(self, t: int, raw: Step) -> None:
-        self.buffers.terminated[t] = raw.terminated
-        self.buffers.truncated[t] = raw.truncated
-        self.buffers.is_masked[t] = raw.is_masked
-        self._is_game_end[t] = raw.terminated | raw.truncated if raw.is_game_end is None else raw.is_game_end
+    def _store_flags(self, t: int, raw: Step, rows: slice = ALL) -> None:
+        self.buffers.terminated[t, rows] = raw.terminated
+        self.buffers.truncated[t, rows] = raw.truncated
+        self.buffers.is_masked[t, rows] = raw.is_masked
+        self._is_game_end[t, rows] = raw.terminated | raw.truncated if raw.is_game_end is None else raw.is_game_end
         if np.count_nonzero(raw.truncated):
-            self._store_finals(t, raw)
+            self._store_finals(t, raw, rows)
 
     def _clear_finals(self) -> None:
         """Those of the last rollout, so that a trajectory depends on none before it: a resumed run has seen none."""
@@ -217,16 +225,16 @@ class Rollout:
             for leaf in jax.tree.leaves(self.buffers.final_observation):
                 leaf[self.buffers.truncated] = 0
 
-    def _store_finals(self, t: int, raw: Step) -> None:
+    def _store_finals(self, t: int, raw: Step, rows: slice) -> None:
         finals = self.buffers.final_observation
         if finals is None:
             return
         at = raw.truncated
         if finals.vector is not None:
-            finals.vector[t, at] = self.normalizer.scale(raw.final_observation.vector[at])
+            finals.vector[t, rows][at] = self.normalizer.scale(raw.final_observation.vector[at])
         for buffer, image in zip(finals.images, raw.final_observation.images, strict=True):
             # of a stack of frames the newest is enough: the older ones are those of the observation before
-            buffer[t, at] = image[at, ..., -1] if self.specs.observation.frame_stack else image[at]
+            buffer[t, rows][at] = image[at, ..., -1] if self.specs.observation.frame_stack else image[at]
 
     def _finish_episodes(self, reward: np.ndarray, is_counted: np.ndarray, steps: np.ndarray) -> list[Episode]:
         """Add the rollout's raw rewards [T, E] to the running episodes; those that ended, in order of their end.
@@ -251,3 +259,17 @@ def _store(buffers: Observation, t: int, observation: Observation) -> None:
         buffers.vector[t] = observation.vector
     for buffer, image in zip(buffers.images, observation.images, strict=True):
         buffer[t] = image
+
+
+class _Whole:
+    """Stacks of frames of an environment that steps all at once, as `_play_on_device` asks for them."""
+
+    def __init__(self, env: VectorEnv):
+        self._env = env
+
+    def send(self, action: np.ndarray, rows: slice) -> None:
+        self._action = action
+
+    def receive(self, rows: slice) -> Step:
+        raw = self._env.step(self._action)
+        return raw._replace(newest=pack(raw.observation.images[0][..., -1], raw.terminated | raw.truncated))

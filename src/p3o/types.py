@@ -27,6 +27,7 @@ class Step(NamedTuple):
     is_masked: Array  # [E] rows that were no decision of the agent
     is_quiet: bool = False  # surely nothing ended, is masked or will be: all flags are False
     is_game_end: Array | None = None  # [E] a whole game ended, not a life alone; None: every end is one
+    newest: Array | None = None  # [E, H·W + 1] newest frames and starts of episodes, as `device_actor.pack` has them
 
 
 class Trajectory(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p3o.device import available_cores
 from p3o.envs.atari_games import Game, action_names
 from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
@@ -52,8 +53,18 @@ class AtariVectorEnv:
         self._emulators: list[Emulator] = []
         self._executor: ThreadPoolExecutor | None = None
         self._is_broken = True  # an exception may have left emulators in the middle of a step
-        self._stack = np.zeros((num_envs, SIDE, SIDE), "<u4")  # four frames a number, the newest in its highest byte
-        self._current = Observation(None, (self._stack.view(np.uint8).reshape(num_envs, SIDE, SIDE, STACK),))
+        # The last frames of each environment, one slot a step, each with a last byte that says whether it is the first
+        # of an episode; older ones are zero then. A slot is what `DeviceActor` takes, and stays for three more steps.
+        self._slots = np.zeros((STACK, num_envs, SIDE * SIDE + 1), np.uint8)
+        self._images = self._slots[..., :-1].reshape(STACK, num_envs, SIDE, SIDE)
+        self._newest = [0] * num_envs  # the slot of each environment's newest frame
+        self._is_sent = np.zeros(num_envs, bool)
+        # Asking an emulator that is done for its frame takes some 20 µs: with a core for each game those that are done
+        # are asked while others still play. On fewer cores the last to be sent is the last to be done: after a wait for
+        # it the others need none of their own.
+        self.has_cores_for_all = len(available_cores()) >= num_envs
+        self._all = slice(0, num_envs)
+        self._current = Observation(None, (np.zeros((num_envs, SIDE, SIDE, STACK), np.uint8),))
         self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
         self.is_waiting = np.zeros(num_envs, bool)
         self._lives = np.zeros(num_envs, np.int64)
@@ -67,6 +78,7 @@ class AtariVectorEnv:
         children = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).spawn(number)
         self._emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
         self._num_lots += 1
+        self._is_sent[:] = False
         self._players = self._emulators[: self.num_envs]
         self._spares = deque(self._emulators[self.num_envs :])
         self._is_broken = False
@@ -81,71 +93,91 @@ class AtariVectorEnv:
             self._make_emulators()
         for emulator in self._emulators:
             emulator.start(needs_seed=True)
+        self._newest = [0] * self.num_envs
         for index in range(self.num_envs):
             self._take_first(index)
-        self._restack(np.ones(self.num_envs, bool))
-        return self._current
+        self._restack(self._all, np.ones(self.num_envs, bool))
+        return self.current()
 
     def current(self) -> Observation:
+        newest, envs = np.array(self._newest), np.arange(self.num_envs)
+        for age in range(STACK):
+            self._current.images[0][..., STACK - 1 - age] = self._images[newest - age, envs]
         return self._current
 
+    def _copy_stack(self, index: int, to: np.ndarray) -> None:
+        """The last frames of one environment, newest last, to its row of [E, H, W, S]."""
+        for age in range(STACK):
+            to[index, ..., STACK - 1 - age] = self._images[self._newest[index] - age, index]
+
     def step(self, action: np.ndarray) -> Step:
-        is_masked = self.is_waiting
+        self.send(action, self._all)
+        return self.receive(self._all)._replace(observation=self.current())
+
+    def send(self, action: np.ndarray, rows: slice) -> None:
+        """Begin a step of some environments."""
         self._is_broken = True
-        actions = np.where(is_masked, FIRE, action).tolist()
-        for player, one in zip(self._players, actions, strict=True):
+        self._is_sent[rows] = True
+        for player, one in zip(
+            self._players[rows], np.where(self.is_waiting[rows], FIRE, action).tolist(), strict=True
+        ):
             player.send(one)
-        # The last to be asked is the last to be done: waiting for it first, the others need no wait of their own.
-        frames = [player.receive() for player in reversed(self._players)][::-1]
-        self._is_broken = False
-        np.right_shift(self._stack, 8, out=self._stack)
-        for stack, frame in zip(self._current.images[0], frames, strict=True):
-            stack[..., -1] = frame.image
+
+    def receive(self, rows: slice) -> Step:
+        """The step that was begun, for these rows alone, without an observation: `newest` is all that is new in it."""
+        players = self._players[rows]
+        if self.has_cores_for_all:
+            frames = [player.receive() for player in players]
+        else:
+            frames = [player.receive() for player in players[::-1]][::-1]
+        self._is_sent[rows] = False
+        self._is_broken = bool(np.count_nonzero(self._is_sent))
+        slot = (self._newest[rows.start] + 1) % STACK
+        self._newest[rows] = [slot] * len(frames)
+        for own, frame in zip(self._images[slot, rows], frames, strict=True):
+            own[...] = frame.image
+        newest, finals = self._slots[slot, rows], Observation(None, (self._final.images[0][rows],))
         _, rewards, over, lives, num_frames = zip(*frames, strict=True)
-        reward, is_over = np.array(rewards), np.array(over)
-        self._score += reward
-        left = np.array(lives)
+        reward, is_over, left = np.array(rewards), np.array(over), np.array(lives)
+        self._score[rows] += reward
         is_capped = np.array(num_frames) >= self.game.max_num_frames_per_episode
         # Qbert shows 0 lives for a while before its game is over: that is no further end.
-        terminated = is_over | ((left > 0) & (left < self._lives))
-        self._lives = left
-        ended = terminated | is_capped
+        terminated = is_over | ((left > 0) & (left < self._lives[rows]))
+        self._lives[rows] = left
+        ended, is_masked = terminated | is_capped, self.is_waiting[rows].copy()
+        newest[:, -1] = ended
         if not np.count_nonzero(ended):
-            self.is_waiting = np.zeros(self.num_envs, bool)
+            self.is_waiting[rows] = False
             is_quiet = not np.count_nonzero(is_masked)
-            return Step(self._current, reward, terminated, terminated, self._final, is_masked, is_quiet, terminated)
-        return self._end(reward, terminated, is_capped & ~terminated, is_masked, is_over | is_capped)
+            return Step(None, reward, terminated, terminated, finals, is_masked, is_quiet, terminated, newest)
+        is_game_end = is_over | is_capped
+        self._end(rows, ended, is_game_end)
+        return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, False, is_game_end, newest)
 
-    def _end(
-        self,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        is_masked: np.ndarray,
-        is_game_end: np.ndarray,
-    ) -> Step:
+    def _end(self, rows: slice, ended: np.ndarray, is_game_end: np.ndarray) -> None:
         """The rest of a step in which episodes ended; the next games begin."""
-        ended = terminated | truncated
-        self._final.images[0][ended] = self._current.images[0][ended]
-        for index in np.flatnonzero(is_game_end).tolist():
+        for index in np.flatnonzero(ended) + rows.start:
+            self._copy_stack(index, self._final.images[0])
+        for index in (np.flatnonzero(is_game_end) + rows.start).tolist():
             player = self._players[index]
             player.start()
             self._spares.append(player)
             self._players[index] = self._spares.popleft()
             self._take_first(index)
-        self._restack(ended)
-        return Step(self._current, reward, terminated, truncated, self._final, is_masked, False, is_game_end)
+        self._restack(rows, ended)
 
     def _take_first(self, index: int) -> None:
         """Show the first frame of the game that environment `index` has now."""
         frame = self._players[index].first()
-        self._current.images[0][index, ..., -1] = frame.image
+        self._images[self._newest[index], index] = frame.image
         self._lives[index], self._score[index] = frame.lives, 0.0
 
-    def _restack(self, ended: np.ndarray) -> None:
+    def _restack(self, rows: slice, ended: np.ndarray) -> None:
         """Zeros but for the newest frame, and FIRE to come, where an episode of the learner begins."""
-        self._current.images[0][ended, ..., :-1] = 0
-        self.is_waiting = ended & self._has_fire
+        for index in np.flatnonzero(ended) + rows.start:
+            for age in range(1, STACK):
+                self._images[self._newest[index] - age, index] = 0
+        self.is_waiting[rows] = ended & self._has_fire
 
     def snapshot(self) -> dict[str, Any]:
         place = {id(emulator): index for index, emulator in enumerate(self._emulators)}
@@ -154,7 +186,7 @@ class AtariVectorEnv:
             "emulators": [{"seed": one.record.seed_number, "log": one.record.log} for one in self._emulators],
             "players": [place[id(one)] for one in self._players],
             "spares": [place[id(one)] for one in self._spares],
-            "stack": self._current.images[0].copy(),
+            "stack": self.current().images[0].copy(),
             "lives": self._lives.copy(),
             "is_waiting": self.is_waiting.copy(),
             "score": self._score.copy(),
@@ -187,8 +219,10 @@ class AtariVectorEnv:
         is_fresh = np.zeros(self.num_envs, bool)
         is_fresh[fresh] = True
         kept = ~is_fresh
-        self._restack(is_fresh)
-        self._current.images[0][kept] = snapshot["stack"][kept]
+        self._restack(self._all, is_fresh)
+        for index in np.flatnonzero(kept):
+            for age in range(STACK):
+                self._images[self._newest[index] - age, index] = snapshot["stack"][index, ..., STACK - 1 - age]
         for own, name in ((self._lives, "lives"), (self._score, "score"), (self.is_waiting, "is_waiting")):
             own[kept] = snapshot[name][kept]
 

@@ -1,6 +1,6 @@
 """The one vector environment that the training loop knows."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -33,3 +33,18 @@ class VectorEnv(Protocol):
         """The observations that the environments stand at, after a reset, step or restore."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class SplitEnv(VectorEnv, Protocol):
+    """A `VectorEnv` of stacks of frames that also steps some of its environments while the others are under way.
+
+    Rows are consecutive. Sets of rows take turns in their order: rows that begin later are received later, so that
+    what happens depends on the games alone.
+    """
+
+    def send(self, action: np.ndarray, rows: slice) -> None:
+        """Begin a step of these environments."""
+
+    def receive(self, rows: slice) -> Step:
+        """What came of it, for these rows alone; `newest` instead of an observation."""
