@@ -49,7 +49,7 @@ def configure(observation_kind: str, deterministic: bool = False, cores: int | N
     Small networks run faster on one thread, and one thread a process is what sweeps want. XLA cuts an update by the
     number of cores, which moves its last bits: a resumed run is given the number that it had.
     """
-    cores = 1 if observation_kind == "vector" else cores or len(available_cores())
+    cores = cores or (1 if observation_kind == "vector" else len(available_cores()))
     cores = int(os.environ.setdefault("PJRT_NPROC", str(cores)))
     flags = os.environ.get("XLA_FLAGS", "")
     wanted = []
