@@ -25,6 +25,11 @@ from p3o.jobs import Job, resolve
 
 ale_py = pytest.importorskip("ale_py", reason="atari: ale-py is not installed")
 
+try:
+    import cv2
+except ModuleNotFoundError:
+    cv2 = None
+
 NOOP, FIRE = 0, 1
 TINY = {
     "num_envs": 2,
@@ -155,7 +160,6 @@ def test_halves_in_turn_are_the_same_steps():
 
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "QbertNoFrameskip-v4", "ALE/Breakout-v5"])
 def test_a_game_is_that_of_a_plain_emulator(env_id):
-    cv2 = pytest.importorskip("cv2", reason="opencv-python-headless is not installed")
     env = make(env_id)
     env.reset()
     player = env._players[0]
@@ -172,10 +176,31 @@ def test_a_game_is_that_of_a_plain_emulator(env_id):
         last_lives = lives
         if is_over:
             break
+        if cv2 is None:  # opencv-python-headless is not installed
+            continue
         picture = cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA).astype(int)
         assert abs(picture - env.current().images[0][0, ..., -1]).max() <= 1  # another OpenCV may round otherwise
     assert total == expected
     assert lost == {"BreakoutNoFrameskip-v4": 4, "ALE/Breakout-v5": 4, "QbertNoFrameskip-v4": 3}[env_id]
+    env.close()
+
+
+def test_no_lives_left_is_no_further_end_before_the_game_is_over():
+    env = make("QbertNoFrameskip-v4")
+    env.reset()
+    player, told = env._players[0], iter([(4, False), (3, False), (0, False), (0, False), (0, True)])
+
+    class Told:
+        send = player.send
+
+        def receive(self):
+            lives, is_over = next(told)
+            return player.receive()._replace(lives=lives, is_over=is_over)
+
+    env._players[0] = Told()
+    rows = [env.step(np.zeros(1, int)) for _ in range(4)]
+    assert [bool(row.terminated[0]) for row in rows] == [False, True, False, False]
+    assert not any(row.is_game_end.any() for row in rows if row.is_game_end is not None)
     env.close()
 
 

@@ -90,6 +90,9 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     assert json.loads((ant / "config.json").read_text())["command"] == "p3o train Ant-v4 --seed 0"
     assert gzip.decompress((ant / "episodes.csv.gz").read_bytes()) == (whole / "episodes.csv").read_bytes()
     assert results.summarize(kept, (10_000, 30_000)) == 3
+    write_run(out / "z", "Ant-v4", steps=30_000)
+    with pytest.raises(SystemExit, match="another run"):
+        results.pack(out, tmp_path / "other")
     lines = (kept / "summary.csv").read_text().splitlines()
     assert lines[0] == "env,algo,preset,variant,seed,steps,score"
     rows = [line.split(",") for line in (whole / "episodes.csv").read_text().splitlines()[1:]]
@@ -108,12 +111,13 @@ def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds
         "Ant-v4,p3o,paper,,0,3000000,9",
     ]
     lines += ["Swimmer-v4,p3o,default,,0,1000000,60", "Swimmer-v4,p3o,default,,0,3000000,70.4"]
-    lines += ["Walker2d-v4,p3o,default,,1,3000000,4700"]
+    lines += ["Walker2d-v4,p3o,default,,1,3000000,4700", "InvertedPendulum-v4,p3o,default,,0,3000000,983"]
     (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
     rows = {line.split(" | ")[0]: line for line in results.table(tmp_path)}
     assert rows["| Ant-v4"] == "| Ant-v4 | 4,727 | 5,064 | – | 5,002 (5, 5,000 to 5,004) | above the paper |"
     assert rows["| Swimmer-v4"] == "| Swimmer-v4 | 117 | 112 | 60 (1) | 70 (1) | below, 1 of 5 seeds |"
     assert rows["| Walker2d-v4"].endswith("| – | 4,700 (1) | above both, 1 of 5 seeds |")
+    assert rows["| InvertedPendulum-v4"].endswith("| below, 1 of 5 seeds |")  # above the best published, not the paper
     assert rows["| Humanoid-v4"].endswith("| – | – | – |")
 
 

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
@@ -20,7 +21,8 @@ from killing import check, command, differences, episodes, events, run_to_end, r
 
 from p3o import P3O, session
 from p3o.device import available_cores
-from p3o.errors import UserError
+from p3o.display import NoDisplay
+from p3o.errors import RunStopped, UserError
 from p3o.jobs import Job, job_of, resolve
 from p3o.train import Trainer
 
@@ -369,3 +371,14 @@ def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
     for cores in (0, "two"):
         with pytest.raises(UserError, match="cores"):
             job_of(config | {"cores": cores}, folder, None)
+
+
+def test_a_policy_that_is_not_finite_does_not_become_the_best(tmp_path):
+    job = Job("CartPole-v1", "p3o", 10_000, settings={"num_steps": 16}, eval_every=32)
+    run, held = session.start(job, tmp_path / "run", NoDisplay())
+    with held:
+        trainer = run.trainer
+        trainer.state = trainer.state._replace(params=jax.tree.map(lambda leaf: leaf * np.nan, trainer.state.params))
+        with pytest.raises(RunStopped, match="not finite"):
+            run._evaluate()
+    assert not (tmp_path / "run" / "model-best").exists()

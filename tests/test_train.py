@@ -16,6 +16,7 @@ from p3o.config import Config, make_config
 from p3o.distributions import Categorical
 from p3o.envs.gymnasium_env import HostVectorEnv
 from p3o.errors import RunStopped, UserError
+from p3o.jobs import Job, set_up
 from p3o.placement import check_memory, format_bytes
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import IntervalMeans, Trainer
@@ -250,3 +251,14 @@ def test_bytes_are_readable():
         "2 MB",
         "96.3 GB",
     ]
+
+
+def test_the_sign_of_rewards_is_learned_and_their_size_is_told():
+    job = Job("Pendulum-v1", "a2c", 10_000, settings={"reward_transform": "sign", "normalize_reward": False})
+    trainer = set_up(job._replace(settings=job.settings | {"num_envs": 2, "num_steps": 200})).trainer
+    trainer.rollout.start()
+    trainer.actor.set_params(trainer.state.params)
+    trajectory, _, episodes = trainer.rollout.collect(trainer.actor, trainer.act_rng, 0)
+    assert set(np.unique(trajectory.reward)) == {-1.0}
+    assert len(episodes) == 2
+    assert all(episode.total != round(episode.total) and episode.total != -200 for episode in episodes)

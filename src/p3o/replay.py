@@ -149,3 +149,11 @@ def poisson_steps(
 
     carry, sums = jax.lax.fori_loop(0, count, body, (carry, {name: jnp.zeros(()) for name in names}))
     return carry, sums, count
+
+
+def mean_metrics(
+    fresh: dict[str, Array], sums: dict[str, Array], count: Array, over_all: Iterable[str], replayed: Iterable[str]
+) -> dict[str, Array]:
+    """Means of an iteration: over its fresh and its ξ replayed steps, or over the latter alone (0 without any)."""
+    means = {name: (fresh[name] + sums[name]) / (1 + count) for name in over_all}
+    return means | {name: sums[name] / jnp.maximum(count, 1) for name in replayed}

@@ -289,8 +289,7 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
                 carry,
                 sums,
             )
-        metrics = {name: (fresh[name] + sums[name]) / (1 + count) for name in OVER_ALL_STEPS}
-        metrics |= {name: sums[name] / jnp.maximum(count, 1) for name in REPLAYED}
+        metrics = replay.mean_metrics(fresh, sums, count, OVER_ALL_STEPS, REPLAYED)
         metrics |= {"entropy": fresh["entropy"], "policy_loss": fresh["policy_loss"], "off_policy_updates": count}
         params, average, opt_state = carry
         return ACERState(params, average, opt_state, memory), metrics

@@ -148,8 +148,7 @@ def make(config: P3OConfig, specs: Specs) -> Algorithm:
                 (params, opt_state),
                 sums,
             )
-        metrics |= {name: (metrics[name] + sums[name]) / (1 + count) for name in OVER_ALL_STEPS}
-        metrics |= {name: sums[name] / jnp.maximum(count, 1) for name in REPLAYED}
+        metrics |= replay.mean_metrics(metrics, sums, count, OVER_ALL_STEPS, REPLAYED)
         return P3OState(params, opt_state, memory), metrics | {"off_policy_updates": count}
 
     replay_bytes = plan.num_bytes if is_replaying else 0
