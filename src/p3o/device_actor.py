@@ -3,7 +3,8 @@
 A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
 sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
 The calls take NumPy arrays as they are: they go where the rest of the arguments is, and `jax.device_put` before the
-call would take twice as long as the call itself.
+call would take twice as long as the call itself. Actions are written to the host's memory by the call: to ask for a
+small array on an H200 takes 0.2 ms, to read one that is here already 0.03.
 
 Environments may be in groups that act in turn, so that some are emulated while the device acts for others.
 """
@@ -90,8 +91,16 @@ class Calls(NamedTuple):
     finish: Any
 
 
-def _make_calls(policy: Callable[[Params, Observation], Distribution]) -> Calls:
+def _on_host(device: Any) -> Any:
+    """The host's memory that a device writes to by itself, None where it has none."""
+    kind = "pinned_host"
+    has_it = any(memory.kind == kind for memory in device.addressable_memories())
+    return jax.sharding.SingleDeviceSharding(device, memory_kind=kind) if has_it else None
+
+
+def _make_calls(policy: Callable[[Params, Observation], Distribution], device: Any) -> Calls:
     """New ones each time: a program that always meets the same buffers can keep its launches recorded on a GPU."""
+    places = (None, _on_host(device))  # of the carry and of the actions
 
     def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
         acts = policy(params, Observation(None, (carry.stack,)))
@@ -111,7 +120,9 @@ def _make_calls(policy: Callable[[Params, Observation], Distribution]) -> Calls:
         return _push(carry, packed)
 
     return Calls(
-        jax.jit(begin, donate_argnums=1), jax.jit(proceed, donate_argnums=1), jax.jit(finish, donate_argnums=0)
+        jax.jit(begin, donate_argnums=1, out_shardings=places),
+        jax.jit(proceed, donate_argnums=1, out_shardings=places),
+        jax.jit(finish, donate_argnums=0),
     )
 
 
@@ -143,7 +154,7 @@ class DeviceActor:
         self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
         self._made: Made | None = None
         self._params: Params = None
-        self._calls = [_make_calls(policy) for _ in self.groups]
+        self._calls = [_make_calls(policy, device) for _ in self.groups]
         self._join: Any = jax.jit(_join)
 
     def compile(self, params: Params) -> None:

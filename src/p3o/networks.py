@@ -22,6 +22,7 @@ from p3o.spaces import ActionSpec, ObservationSpec
 from p3o.types import Array, Observation, Params
 
 CONVOLUTIONS = ((8, 4), (4, 2), (3, 1))  # (side, stride): Mnih et al. 2015; the paper's tables print 3×1 for 3×3
+FEW_IMAGES = 32  # a batch for acting, where starting a GPU's kernels takes longer than they do
 
 
 class Network(NamedTuple):
@@ -80,8 +81,11 @@ def convolve(x: Array, weight: Array, stride: int, precision: str) -> Array:
     """Images [N, H, W, C] with a kernel [K, K, C, O], without padding, K a multiple of the stride.
 
     On a CPU as matrix products: inside a loop, where the replayed updates are, XLA's convolution there takes 15 to 20
-    times as long.
+    times as long. On a GPU too if images are few: XLA starts products all at once, as a recorded graph, and
+    convolutions one by one.
     """
+    if x.shape[0] <= FEW_IMAGES:
+        return _convolve_by_products(x, weight, stride, precision)
     whole = functools.partial(
         jax.lax.conv_general_dilated,
         window_strides=(stride, stride),
