@@ -3,6 +3,7 @@
 A lost life ends the learner's episode while the game goes on; scores are those of whole games.
 """
 
+import itertools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from p3o.device import available_cores
 from p3o.envs.atari_games import Game, action_names
+from p3o.envs.base import halves
 from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
 
@@ -32,7 +34,8 @@ class AtariVectorEnv:
 
     A start takes as long as twenty steps, and all would wait for it. When a game ends, the spare that has waited
     longest takes its place, and the emulator that is free now starts a game in the background. The order depends on
-    the games alone, so a seed always gives the same run.
+    the games alone, so a seed always gives the same run. Each half of the games has spares of its own, so threads may
+    step halves at the same time: all that they share is lists and arrays with rows of their own.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class AtariVectorEnv:
         is_filmed: bool = False,
     ):
         self.game, self.num_envs = game, num_envs
+        self.parts = halves(num_envs)
         self.observation_space, self.action_space = spaces(game)
         self._has_fire = action_names(game.rom, game.full_action_space)[FIRE] == "FIRE"
         self._num_spares = -(-num_envs // ENVS_PER_SPARE) if num_spares is None else num_spares
@@ -52,13 +56,12 @@ class AtariVectorEnv:
         self._num_lots = 0  # of emulators: each has seeds of its own
         self._emulators: list[Emulator] = []
         self._executor: ThreadPoolExecutor | None = None
-        self._is_broken = True  # an exception may have left emulators in the middle of a step
         # The last frames of each environment, one slot a step, each with a last byte that says whether it is the first
         # of an episode; older ones are zero then. A slot is what `DeviceActor` takes, and stays for three more steps.
         self._slots = np.zeros((STACK, num_envs, SIDE * SIDE + 1), np.uint8)
         self._images = self._slots[..., :-1].reshape(STACK, num_envs, SIDE, SIDE)
         self._newest = [0] * num_envs  # the slot of each environment's newest frame
-        self._is_sent = np.zeros(num_envs, bool)
+        self._is_under_way = np.zeros(num_envs, bool)  # in the middle of a step, where an exception may have left them
         # Asking an emulator that is done for its frame takes some 20 µs: with a core for each game those that are done
         # are asked while others still play. On fewer cores the last to be sent is the last to be done: after a wait for
         # it the others need none of their own.
@@ -76,12 +79,20 @@ class AtariVectorEnv:
         self._executor = ThreadPoolExecutor(number)
         key = (*self._seeds.spawn_key, self._num_lots)
         children = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).spawn(number)
-        self._emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
+        emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
         self._num_lots += 1
-        self._is_sent[:] = False
-        self._players = self._emulators[: self.num_envs]
-        self._spares = deque(self._emulators[self.num_envs :])
-        self._is_broken = False
+        self._is_under_way[:] = False
+        self._players, self._spares = emulators[: self.num_envs], self._deal(emulators[self.num_envs :])
+        self._emulators = emulators
+
+    def _deal(self, spares: list[Emulator]) -> list[deque[Emulator]]:
+        """To each part its share, the first ones to the first."""
+        bounds = [len(spares) * part // len(self.parts) for part in range(len(self.parts) + 1)]
+        return [deque(spares[first:last]) for first, last in itertools.pairwise(bounds)]
+
+    @property
+    def _is_broken(self) -> bool:
+        return not self._emulators or bool(self._is_under_way.any())
 
     @property
     def picture(self) -> np.ndarray | None:
@@ -116,8 +127,7 @@ class AtariVectorEnv:
 
     def send(self, action: np.ndarray, rows: slice) -> None:
         """Begin a step of some environments."""
-        self._is_broken = True
-        self._is_sent[rows] = True
+        self._is_under_way[rows] = True
         for player, one in zip(
             self._players[rows], np.where(self.is_waiting[rows], FIRE, action).tolist(), strict=True
         ):
@@ -130,8 +140,6 @@ class AtariVectorEnv:
             frames = [player.receive() for player in players]
         else:
             frames = [player.receive() for player in players[::-1]][::-1]
-        self._is_sent[rows] = False
-        self._is_broken = bool(np.count_nonzero(self._is_sent))
         slot = (self._newest[rows.start] + 1) % STACK
         self._newest[rows] = [slot] * len(frames)
         for own, frame in zip(self._images[slot, rows], frames, strict=True):
@@ -147,11 +155,12 @@ class AtariVectorEnv:
         ended, is_masked = terminated | is_capped, self.is_waiting[rows].copy()
         newest[:, -1] = ended
         if not np.count_nonzero(ended):
-            self.is_waiting[rows] = False
+            self.is_waiting[rows] = self._is_under_way[rows] = False
             is_quiet = not np.count_nonzero(is_masked)
             return Step(None, reward, terminated, terminated, finals, is_masked, is_quiet, terminated, newest)
         is_game_end = is_over | is_capped
         self._end(rows, ended, is_game_end)
+        self._is_under_way[rows] = False
         return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, False, is_game_end, newest)
 
     def _end(self, rows: slice, ended: np.ndarray, is_game_end: np.ndarray) -> None:
@@ -161,8 +170,9 @@ class AtariVectorEnv:
         for index in (np.flatnonzero(is_game_end) + rows.start).tolist():
             player = self._players[index]
             player.start()
-            self._spares.append(player)
-            self._players[index] = self._spares.popleft()
+            spares = self._spares[index // self.parts[0].stop]
+            spares.append(player)
+            self._players[index] = spares.popleft()
             self._take_first(index)
         self._restack(rows, ended)
 
@@ -185,7 +195,7 @@ class AtariVectorEnv:
             "lot": self._num_lots - 1,
             "emulators": [{"seed": one.record.seed_number, "log": one.record.log} for one in self._emulators],
             "players": [place[id(one)] for one in self._players],
-            "spares": [place[id(one)] for one in self._spares],
+            "spares": [place[id(one)] for part in self._spares for one in part],
             "stack": self.current().images[0].copy(),
             "lives": self._lives.copy(),
             "is_waiting": self.is_waiting.copy(),
@@ -202,7 +212,7 @@ class AtariVectorEnv:
         records = [Record(one["seed"], one["log"]) for one in snapshot["emulators"]]
         played = [emulator.rebuild(record) for emulator, record in zip(self._emulators, records, strict=True)]
         self._players = [self._emulators[index] for index in players]
-        self._spares = deque(self._emulators[index] for index in spares)
+        self._spares = self._deal([self._emulators[index] for index in spares])
         arrived = [future.result() for future in played]
         fresh = []
         for index, emulator in enumerate(players):
@@ -230,8 +240,7 @@ class AtariVectorEnv:
         if self._executor is not None:
             self._executor.shutdown(wait=True)
         self._executor, self._emulators, self._players = None, [], []
-        self._spares = deque()
-        self._is_broken = True
+        self._spares = []
 
 
 class AtariGame(gym.Env):
