@@ -60,6 +60,7 @@ class AtariVectorEnv:
         # of an episode; older ones are zero then. A slot is what `DeviceActor` takes, and stays for three more steps.
         self._slots = np.zeros((STACK, num_envs, SIDE * SIDE + 1), np.uint8)
         self._images = self._slots[..., :-1].reshape(STACK, num_envs, SIDE, SIDE)
+        self._places = [list(images) for images in self._images]  # a view for each picture, made once
         self._newest = [0] * num_envs  # the slot of each environment's newest frame
         self._is_under_way = np.zeros(num_envs, bool)  # in the middle of a step, where an exception may have left them
         # Asking an emulator that is done for its frame takes some 20 µs: with a core for each game those that are done
@@ -70,7 +71,7 @@ class AtariVectorEnv:
         self._current = Observation(None, (np.zeros((num_envs, SIDE, SIDE, STACK), np.uint8),))
         self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
         self.is_waiting = np.zeros(num_envs, bool)
-        self._lives = np.zeros(num_envs, np.int64)
+        self._lives = [0] * num_envs
         self._score = np.zeros(num_envs)
 
     def _make_emulators(self) -> None:
@@ -128,9 +129,9 @@ class AtariVectorEnv:
     def send(self, action: np.ndarray, rows: slice) -> None:
         """Begin a step of some environments."""
         self._is_under_way[rows] = True
-        for player, one in zip(
-            self._players[rows], np.where(self.is_waiting[rows], FIRE, action).tolist(), strict=True
-        ):
+        is_waiting = self.is_waiting[rows]
+        sent = np.where(is_waiting, FIRE, action) if np.count_nonzero(is_waiting) else action
+        for player, one in zip(self._players[rows], sent.tolist(), strict=True):
             player.send(one)
 
     def receive(self, rows: slice) -> Step:
@@ -142,26 +143,28 @@ class AtariVectorEnv:
             frames = [player.receive() for player in players[::-1]][::-1]
         slot = (self._newest[rows.start] + 1) % STACK
         self._newest[rows] = [slot] * len(frames)
-        for own, frame in zip(self._images[slot, rows], frames, strict=True):
-            own[...] = frame.image
+        images, rewards, over, lives, num_frames = zip(*frames, strict=True)
+        for place, image in zip(self._places[slot][rows], images, strict=True):
+            place[...] = image
         newest, finals = self._slots[slot, rows], Observation(None, (self._final.images[0][rows],))
-        _, rewards, over, lives, num_frames = zip(*frames, strict=True)
-        reward, is_over, left = np.array(rewards), np.array(over), np.array(lives)
-        self._score[rows] += reward
-        is_capped = np.array(num_frames) >= self.game.max_num_frames_per_episode
+        reward, is_masked = np.array(rewards), self.is_waiting[rows].copy()
+        if any(rewards):
+            self._score[rows] += reward
+        before, cap, most_frames = self._lives[rows], self.game.max_num_frames_per_episode, max(num_frames)
+        if before == [*lives] and True not in over and most_frames < cap:  # most steps: surely nothing ended
+            no = np.zeros(len(frames), bool)
+            newest[:, -1] = self.is_waiting[rows] = self._is_under_way[rows] = False
+            return Step(None, reward, no, no, finals, is_masked, not np.count_nonzero(is_masked), no, newest)
+        is_over, left, is_capped = np.array(over), np.array(lives), np.array(num_frames) >= cap
         # Qbert shows 0 lives for a while before its game is over: that is no further end.
-        terminated = is_over | ((left > 0) & (left < self._lives[rows]))
-        self._lives[rows] = left
-        ended, is_masked = terminated | is_capped, self.is_waiting[rows].copy()
+        terminated = is_over | ((left > 0) & (left < before))
+        self._lives[rows] = lives
+        ended, is_game_end = terminated | is_capped, is_over | is_capped
         newest[:, -1] = ended
-        if not np.count_nonzero(ended):
-            self.is_waiting[rows] = self._is_under_way[rows] = False
-            is_quiet = not np.count_nonzero(is_masked)
-            return Step(None, reward, terminated, terminated, finals, is_masked, is_quiet, terminated, newest)
-        is_game_end = is_over | is_capped
         self._end(rows, ended, is_game_end)
         self._is_under_way[rows] = False
-        return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, False, is_game_end, newest)
+        is_quiet = not np.count_nonzero(ended | is_masked)
+        return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, is_quiet, is_game_end, newest)
 
     def _end(self, rows: slice, ended: np.ndarray, is_game_end: np.ndarray) -> None:
         """The rest of a step in which episodes ended; the next games begin."""
@@ -197,7 +200,7 @@ class AtariVectorEnv:
             "players": [place[id(one)] for one in self._players],
             "spares": [place[id(one)] for part in self._spares for one in part],
             "stack": self.current().images[0].copy(),
-            "lives": self._lives.copy(),
+            "lives": np.array(self._lives),
             "is_waiting": self.is_waiting.copy(),
             "score": self._score.copy(),
         }
@@ -233,7 +236,8 @@ class AtariVectorEnv:
         for index in np.flatnonzero(kept):
             for age in range(STACK):
                 self._images[self._newest[index] - age, index] = snapshot["stack"][index, ..., STACK - 1 - age]
-        for own, name in ((self._lives, "lives"), (self._score, "score"), (self.is_waiting, "is_waiting")):
+            self._lives[index] = int(snapshot["lives"][index])
+        for own, name in ((self._score, "score"), (self.is_waiting, "is_waiting")):
             own[kept] = snapshot[name][kept]
 
     def close(self) -> None:
