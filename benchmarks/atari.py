@@ -7,7 +7,7 @@
 Every measurement is a process of its own with the `paper` settings (burn-in cut short and the ring taken to be full, so
 that replayed updates cost what they cost later). With `--env synthetic`, or where `p3o.envs.atari` is not there, frames
 are made up at no cost: all that is left is ours. Times of parts are taken in a second pass, with a wait after each
-update; speeds without.
+update and groups of games in turn on one thread; speeds without.
 """
 
 import argparse
@@ -35,7 +35,10 @@ class Synthetic:
     def __init__(self, num_envs: int, side: int = 84, stack: int = 4):
         from gymnasium import spaces
 
+        from p3o.envs.base import halves
+
         self.num_envs, self.stack = num_envs, stack
+        self.parts = halves(num_envs)
         self.observation_space = spaces.Box(0, 255, (side, side, stack), np.uint8)
         self.action_space = spaces.Discrete(6)
         self.is_waiting = np.zeros(num_envs, bool)
@@ -43,14 +46,17 @@ class Synthetic:
         # [frames, E, side, side]; shown as a view with the frames last, so that a stack costs nothing
         self._strip = rng.integers(0, 256, (64 + stack, num_envs, side, side), np.uint8)
         self._ends = rng.random((97, num_envs)) < 0.01
-        self._time = 0
+        self._times = np.zeros(num_envs, np.int64)  # the same, but for a group that is ahead of another
         self._sent = np.zeros(num_envs, np.int64)
 
     def current(self) -> Any:
         from p3o.types import Observation
 
-        at = self._time % 64
-        return Observation(None, (np.moveaxis(self._strip[at : at + self.stack], 0, -1),))
+        return Observation(None, (self._stacks(slice(0, self.num_envs)),))
+
+    def _stacks(self, rows: slice) -> np.ndarray:
+        at = self._times[rows.start] % 64
+        return np.moveaxis(self._strip[at : at + self.stack, rows], 0, -1)
 
     def reset(self) -> Any:
         return self.current()
@@ -58,8 +64,8 @@ class Synthetic:
     def step(self, action: np.ndarray) -> Any:
         from p3o.types import Step
 
-        self._time += 1
-        ends, quiet = self._ends[self._time % 97], np.zeros(self.num_envs, bool)
+        self._times += 1
+        ends, quiet = self._ends[self._times[0] % 97], np.zeros(self.num_envs, bool)
         now = self.current()
         return Step(now, action * 0.1, ends, quiet, now, quiet)
 
@@ -68,19 +74,19 @@ class Synthetic:
 
     def receive(self, rows: slice) -> Any:
         from p3o.device_actor import pack
-        from p3o.types import Step
+        from p3o.types import Observation, Step
 
-        self._time += rows.start == 0  # the first rows begin a turn
-        ends, quiet = self._ends[self._time % 97, rows], np.zeros(self._sent[rows].size, bool)
-        now = self.current()
-        newest = pack(now.images[0][rows, ..., -1], ends)
-        return Step(None, self._sent[rows] * 0.1, ends, quiet, now, quiet, newest=newest)
+        self._times[rows] += 1
+        ends, quiet = self._ends[self._times[rows.start] % 97, rows], np.zeros(self._sent[rows].size, bool)
+        now = self._stacks(rows)
+        finals, newest = Observation(None, (now,)), pack(now[..., -1], ends)
+        return Step(None, self._sent[rows] * 0.1, ends, quiet, finals, quiet, newest=newest)
 
     def snapshot(self) -> dict[str, Any]:
-        return {"time": self._time}
+        return {"time": int(self._times[0])}
 
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
-        self._time = snapshot["time"]
+        self._times[:] = snapshot["time"]
         return []
 
     def close(self) -> None:
@@ -146,6 +152,7 @@ def measure(what: dict[str, Any]) -> dict[str, Any]:
 
     setup = set_up(what)
     trainer = setup.trainer
+    trainer.rollout.has_threads = not what["one_thread"]
     fill_replay(trainer)
     started = time.perf_counter()
     trainer.iterate(HORIZON)
@@ -176,11 +183,15 @@ def measure(what: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile(what: dict[str, Any], iterations: int) -> None:
-    """The functions in which so many iterations spend the host's time, its waits for the device included."""
+    """The functions in which so many iterations spend the host's time, its waits for the device included.
+
+    All on one thread, since the profiler sees no other.
+    """
     import cProfile
     import pstats
 
     trainer = set_up(what).trainer
+    trainer.rollout.has_threads = False
     fill_replay(trainer)
     for _ in range(1 + what["warm_up"]):
         trainer.iterate(HORIZON)
@@ -253,6 +264,7 @@ def plan(options: argparse.Namespace) -> list[dict[str, Any]]:
         "seconds": options.seconds,
         "tiny": options.tiny,
         "groups": options.groups,
+        "one_thread": options.one_thread,
         "warm_up": 3 if options.tiny else 30,
     }
     chosen = dict(pair.split("=", 1) for pair in options.set)
@@ -300,7 +312,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small shapes and a second each, to see that it runs")
     parser.add_argument("--save", type=Path, help="file for the numbers")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of all runs")
-    parser.add_argument("--groups", type=int, default=0, help="of games that act in turn; 0: as training chooses")
+    parser.add_argument("--groups", type=int, default=0, help="of games, each with its thread; 0: as training chooses")
+    parser.add_argument("--one-thread", action="store_true", help="groups take turns instead")
     parser.add_argument("--profile", type=int, metavar="N", help="of each algorithm a profile of N iterations instead")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -5,6 +5,8 @@ import itertools
 import json
 import random
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
 import numpy as np
@@ -156,6 +158,45 @@ def test_halves_in_turn_are_the_same_steps():
     assert games >= 8
     np.testing.assert_array_equal(env.current().images[0], other.current().images[0])
     check_same(env, other, 20)
+
+
+def test_halves_in_threads_are_the_same_games():
+    """However far one is ahead, each takes its own spares; and a snapshot brings these back."""
+    envs = [make(num_envs=8, max_num_frames_per_episode=160) for _ in range(3)]
+    whole, *others = envs
+    for env in envs:
+        env.reset()
+    actions = np.random.default_rng(0).integers(0, 4, (100, 8))
+    expected = [whole.step(action) for action in actions]
+    assert sum(step.is_game_end.sum() for step in expected) >= 16
+    assert all(sum(step.is_game_end[rows].any() for step in expected) >= 4 for rows in whole.parts)
+
+    def play_half(env, rows, delay):
+        found = []
+        for action in actions:
+            time.sleep(delay)
+            env.send(action[rows], rows)
+            step = env.receive(rows)
+            found.append(step._replace(newest=step.newest.copy()))
+        return found
+
+    for env, delays in zip(others, ((0.0, 0.005), (0.005, 0.0)), strict=True):
+        with ThreadPoolExecutor(2) as threads:
+            futures = [threads.submit(play_half, env, *pair) for pair in zip(env.parts, delays, strict=True)]
+        for rows, future in zip(env.parts, futures, strict=True):
+            for step, (half, all_of_it) in enumerate(zip(future.result(), expected, strict=True)):
+                for name in ("reward", "terminated", "truncated", "is_masked", "is_game_end"):
+                    np.testing.assert_array_equal(
+                        getattr(half, name), getattr(all_of_it, name)[rows], err_msg=f"{name} at {step}"
+                    )
+        np.testing.assert_array_equal(env.current().images[0], whole.current().images[0])
+        assert not env._is_broken
+    stored = [json.dumps(env.snapshot(), default=np.ndarray.tolist) for env in envs]
+    assert stored[0] == stored[1] == stored[2]
+    others[0].close()
+    others[0].restore(whole.snapshot())
+    others[1].close()
+    check_same(whole, others[0], 60, 4)
 
 
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "QbertNoFrameskip-v4", "ALE/Breakout-v5"])
@@ -347,7 +388,7 @@ def test_a_reset_after_an_exception_plays_other_games():
         env.step(np.array(["left"]))
     frames = {env._players[0].first().num_frames}
     for _ in range(3):
-        env._is_broken = True
+        env._is_under_way[:] = True
         assert env.reset().images[0].shape == first.shape
         frames.add(env._players[0].first().num_frames)
     assert len(frames) > 1

@@ -134,7 +134,7 @@ def test_the_designs_of_the_mujoco_table_are_what_they_say():
 
 def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
     options = argparse.Namespace(env="synthetic", seconds=1.0, tiny=True, algos=list(atari.ALGORITHMS), short=False)
-    options.set, options.groups = [], 0
+    options.set, options.groups, options.one_thread = [], 0, False
     jobs = atari.plan(options)
     assert [job["name"] for job in jobs[:4]] == list(atari.ALGORITHMS)
     assert {"tf32", "bfloat16"} <= {job["settings"].get("precision") for job in jobs}
@@ -147,6 +147,15 @@ def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
     first = env.reset().images[0].copy()
     second = env.step(np.zeros(3)).observation.images[0]
     np.testing.assert_array_equal(second[..., :-1], first[..., 1:])
+    halved, whole, action = atari.Synthetic(8, 36), atari.Synthetic(8, 36), np.arange(8)
+    stacks = [whole.step(action).observation.images[0].copy() for _ in range(3)]
+    for rows in halved.parts:  # one after the other, as if its thread were far ahead
+        for stack in stacks:
+            halved.send(action[rows], rows)
+            step = halved.receive(rows)
+            np.testing.assert_array_equal(step.newest[:, :-1].reshape(4, 36, 36), stack[rows, ..., -1])
+            np.testing.assert_array_equal(step.reward, action[rows] * 0.1)
+    assert halved.snapshot() == whole.snapshot() == {"time": 3}
     parts = {"emulation": 1.0, "acting": 2.0, "updating": 3.0, "rest": 0.5}
     line = {"speed": 9000.4, "iteration_ms": 28.0, "parts_ms": parts, "device": "gpu"}
     assert atari.table({"p3o": line})[-1] == "| p3o | 9,000 | 28.00 | 1.00 | 2.00 | 3.00 | 0.50 | gpu |"

@@ -1,5 +1,9 @@
 """Acting on the learner's device against the plain way with whole stacks: the same episodes, the same weights."""
 
+import gc
+import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import jax
@@ -7,9 +11,10 @@ import numpy as np
 import pytest
 import stacks
 
-from p3o import algorithms, train
+from p3o import algorithms, clocks, train
 from p3o.config import make_config
 from p3o.device_actor import DeviceActor, num_groups, pack
+from p3o.envs.base import halves
 from p3o.errors import RunStopped
 from p3o.rollout import Actor
 from p3o.types import Observation, Step
@@ -134,15 +139,18 @@ def test_host_memory_compiles_before_the_first_iteration_and_not_after():
 
 
 class Halves:
-    """Two `StackEnv`s as one environment, stepped at once or one by one."""
+    """Two `StackEnv`s as one environment, stepped at once, one by one or at the same time."""
 
     def __init__(self, num_envs, seed=0, ends=0.25):
         self.num_envs, size = num_envs, num_envs // 2
         self.halves = [stacks.StackEnv(size, seed + i, ends) for i in range(2)]
         self.rows = [slice(0, size), slice(size, num_envs)]
         self.observation_space, self.action_space = self.halves[0].observation_space, self.halves[0].action_space
+        self.parts = halves(num_envs)
         self.under_way = {}
         self.log = []
+        self.threads = {}  # that received, by first row
+        self.meet = {}  # what happens in `receive`, by first row
 
     @property
     def is_waiting(self):
@@ -154,6 +162,8 @@ class Halves:
         self.log.append(f"send {rows.start}")
 
     def receive(self, rows):
+        self.threads.setdefault(rows.start, set()).add(threading.current_thread())
+        self.meet.get(rows.start, lambda: None)()
         self.log.append(f"receive {rows.start}")
         action = self.under_way.pop(rows.start)
         raws = [
@@ -174,6 +184,7 @@ class Halves:
         raise NotImplementedError
 
     def reset(self):
+        self.under_way.clear()
         for half in self.halves:
             half.reset()
         return self.current()
@@ -193,18 +204,25 @@ class Halves:
         pass
 
 
-def make_halves(monkeypatch, groups, seed=0):
+def make_halves(monkeypatch, groups, seed=0, has_threads=True):
     monkeypatch.setattr(train, "num_groups", lambda env, device: groups)
     entry = algorithms.find("a2c")
     config = make_config(entry.config, stacks.SETTINGS, {"num_envs": 8})
     trainer = train.Trainer(entry, config, Halves(8, seed), stacks.specs_of(), seed)
-    if not update:
-        update.append(trainer._compile())
+    if groups not in compiled:
+        if not update:
+            update.append(trainer._compile())
+        else:
+            trainer.actor.compile(trainer.state.params)
+        compiled[groups] = [vars(trainer.actor)[name] for name in stacks.PARTS]
     trainer._update = update[0]
+    vars(trainer.actor).update(zip(stacks.PARTS, compiled[groups], strict=True))
+    trainer.rollout.has_threads = has_threads
     return trainer
 
 
 update = []  # compiled once; takes what any number of groups made
+compiled = {}  # what acts, by number of groups
 
 
 def test_halves_in_turn_are_the_whole(monkeypatch):
@@ -216,10 +234,8 @@ def test_halves_in_turn_are_the_whole(monkeypatch):
     assert len(ours) > 10
     for a, b in zip(*(jax.tree.leaves(t.state.params) for t in (halved, whole)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    turns = halved.env.log[: 2 * 2 * 5]
-    assert turns[:2] == ["send 0", "send 4"]
-    assert turns[2:18] == ["receive 0", "send 0", "receive 4", "send 4"] * 4
-    assert turns[18:] == ["receive 0", "receive 4"]
+    for first in ("0", "4"):  # each in order; the two in any
+        assert [line for line in halved.env.log if line.endswith(first)] == [f"send {first}", f"receive {first}"] * 20
     other = make_halves(monkeypatch, 2, seed=1)
     other.restore(halved.snapshot())
     assert run(other, 3)[0] == run(halved, 3)[0]
@@ -233,5 +249,154 @@ def test_halves_are_for_a_gpu_and_enough_environments():
     assert num_groups(Halves(16), cpu) == 1
     assert num_groups(stacks.StackEnv(16), gpu) == 1  # steps all at once
     odd = stacks.StackEnv(9)
-    odd.send = odd.receive = None
+    odd.send, odd.receive, odd.parts = None, None, halves(9)
     assert num_groups(odd, gpu) == 1
+
+
+# Halves in threads ----------------------------------------------------------------------------------------------------
+
+
+def trajectories(trainer, iterations):
+    """What the learner got, and the weights at the end."""
+    collect, kept = trainer.rollout.collect, []
+
+    def copied(*arguments):
+        found = collect(*arguments)
+        kept.append(jax.tree.map(np.array, found[0]))
+        return found
+
+    trainer.rollout.collect = copied
+    episodes, _ = run(trainer, iterations)
+    return kept, episodes, jax.tree.map(np.array, trainer.state.params)
+
+
+def check_equal(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_halves_in_threads_are_halves_in_turn_to_the_bit_whichever_is_slow(monkeypatch):
+    plain = make_halves(monkeypatch, 2, has_threads=False)
+    expected = trajectories(plain, 3)
+    assert plain.env.threads == {0: {threading.current_thread()}, 4: {threading.current_thread()}}
+    turns = plain.env.log[: 2 * 2 * 5]
+    assert turns[:2] == ["send 0", "send 4"]
+    assert turns[2:18] == ["receive 0", "send 0", "receive 4", "send 4"] * 4
+    assert turns[18:] == ["receive 0", "receive 4"]
+    for slow in ((), (0,), (4,)):
+        trainer = make_halves(monkeypatch, 2)
+        trainer.env.meet = dict.fromkeys(slow, lambda: time.sleep(0.01))
+        check_equal(trajectories(trainer, 3), expected)
+        assert not any(threading.current_thread() in threads for threads in trainer.env.threads.values())
+        if slow:  # the other was far ahead
+            assert trainer.env.log[: 2 * 2 * 5][-4:] == [f"{what} {slow[0]}" for what in ("send", "receive") * 2]
+
+
+def test_halves_play_at_the_same_time(monkeypatch):
+    trainer, barrier = make_halves(monkeypatch, 2), threading.Barrier(2)
+    trainer.env.meet = dict.fromkeys((0, 4), lambda: barrier.wait(20))  # nobody gets by alone
+    run(trainer, 2)
+    before = {first: set(threads) for first, threads in trainer.env.threads.items()}
+    run(trainer, 2)
+    assert len(set.union(*trainer.env.threads.values()) | set.union(*before.values())) == 2  # always the same
+
+
+def test_groups_that_are_no_parts_take_turns(monkeypatch):
+    trainer = make_halves(monkeypatch, 2)
+    trainer.env.parts = [slice(0, 8)]
+    run(trainer, 1)
+    assert trainer.env.threads == {0: {threading.current_thread()}, 4: {threading.current_thread()}}
+
+
+def test_clocks_see_halves_in_turn(monkeypatch):
+    trainer = make_halves(monkeypatch, 2)
+    run(trainer, 1)
+    trainer.env.threads.clear()
+    parts = clocks.breakdown(trainer, 0.0, 10_000).parts
+    assert trainer.env.threads == {0: {threading.current_thread()}, 4: {threading.current_thread()}}
+    assert parts["acting"] > 0
+    assert trainer.rollout.has_threads
+
+
+def fail_at(number, what):
+    """A function that does `what` at its so-manieth call, and takes its time."""
+    calls = iter(range(10_000))
+
+    def meet():
+        time.sleep(0.01)
+        if next(calls) == number:
+            what()
+
+    return meet
+
+
+def check_ended_and_goes_on(trainer, monkeypatch):
+    """Nothing plays on after an exception; the next rollout starts with a reset and is like any other."""
+    log = list(trainer.env.log)
+    time.sleep(0.05)
+    assert trainer.env.log == log
+    assert len(log) < 2 * 2 * 5 * 2  # the second rollout came to no end, in neither half
+    assert all([line.endswith(first) for line in log].count(True) < 2 * 5 * 2 for first in ("0", "4"))
+    assert trainer.rollout.observation is None
+    trainer.env.meet = {}
+    other = make_halves(monkeypatch, 2, has_threads=False)
+    run(trainer, 1)
+    other.env.restore(trainer.env.snapshot())
+    other.state, other.act_rng.bit_generator.state = trainer.state, trainer.act_rng.bit_generator.state
+    other.rollout.observation = trainer.env.current()
+    other.rollout.returns[:], other.rollout.lengths[:] = trainer.rollout.returns, trainer.rollout.lengths
+    found, expected = (t.rollout.collect(t.actor, t.act_rng, 0) for t in (trainer, with_params(other)))
+    check_equal(*(jax.tree.map(np.array, one[0]) for one in (found, expected)))
+
+
+def with_params(trainer):
+    trainer.actor.set_params(trainer.state.params)
+    return trainer
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_what_a_half_raises_ends_both(first, monkeypatch):
+    trainer = make_halves(monkeypatch, 2)
+    run(trainer, 1)
+
+    def stop():
+        raise RunStopped(f"half {first}")
+
+    trainer.env.meet = {first: fail_at(1, stop), 4 - first: fail_at(-1, stop)}
+    with pytest.raises(RunStopped, match=f"half {first}"):
+        trainer.iterate(10_000)
+    check_ended_and_goes_on(trainer, monkeypatch)
+
+
+def test_an_interrupt_waits_for_both(monkeypatch):
+    """Also a second one while it waits."""
+    trainer = make_halves(monkeypatch, 2)
+    run(trainer, 1)
+    main, is_inside = threading.main_thread(), []
+    assert threading.current_thread() is main
+
+    def interrupt():
+        is_inside.append(True)
+        for _ in range(3):
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            time.sleep(0.05)
+        is_inside.clear()
+
+    trainer.env.meet = {0: fail_at(1, interrupt), 4: fail_at(-1, interrupt)}
+    with pytest.raises(KeyboardInterrupt):
+        trainer.iterate(10_000)
+    assert not is_inside
+    check_ended_and_goes_on(trainer, monkeypatch)
+
+
+def test_threads_end_with_their_trainer(monkeypatch):
+    trainer = make_halves(monkeypatch, 2)
+    run(trainer, 1)
+    threads = set.union(*trainer.env.threads.values())
+    assert all(thread.is_alive() for thread in threads)
+    del trainer
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()

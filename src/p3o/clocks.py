@@ -101,13 +101,17 @@ def calibrate(clock: Clock = time.perf_counter) -> Cost:
 
 @contextlib.contextmanager
 def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks]:
-    """Clocks on the parts of a trainer that has run before: all knowledge of its insides is here."""
+    """Clocks on the parts of a trainer that has run before: all knowledge of its insides is here.
+
+    Groups that would play in threads take turns meanwhile: a clock knows one thread, and parts must not overlap.
+    """
     clocks, undo = Clocks(clock), contextlib.ExitStack()
 
     def replace(owner: Any, name: str, part: str) -> None:
         _put(undo, owner, name, clocks.wrap(getattr(owner, name), part))
 
     rollout, vector = trainer.rollout, trainer.rollout.env
+    _put(undo, rollout, "has_threads", False)
     replace(vector, "step", AROUND)
     if isinstance(vector, SplitEnv):  # of emulation only what is waited for counts: the rest is while the device acts
         replace(vector, "send", AROUND)
@@ -132,7 +136,7 @@ def timed(trainer: Trainer, clock: Clock = time.perf_counter) -> Iterator[Clocks
     replace(rollout, "to_environment", "acting")
     actor = trainer.actor
     if isinstance(actor, DeviceActor):
-        for name in ("begin", "proceed", "fetch", "finish"):
+        for name in ("stand_at", "begin", "proceed", "fetch", "finish"):
             replace(actor, name, "acting")
     else:
         replace(type(rollout.buffers.behaviour), "sample", "acting")
@@ -205,7 +209,9 @@ def breakdown(
 ) -> Breakdown:
     """Run whole iterations of a warm trainer for some seconds and say where their time went.
 
-    With `time.process_time` as the clock other programs on the same core do not count, nor does time asleep.
+    Groups that play in threads take turns on one thread meanwhile, so their parts add up to more than an iteration
+    takes otherwise. With `time.process_time` as the clock other programs on the same core do not count, nor does time
+    asleep.
     """
     cost = calibrate(clock)
     metrics: list[dict[str, float]] = []

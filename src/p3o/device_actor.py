@@ -6,7 +6,8 @@ The calls take NumPy arrays as they are: they go where the rest of the arguments
 call would take twice as long as the call itself. Actions are written to the host's memory by the call: to ask for a
 small array on an H200 takes 0.2 ms, to read one that is here already 0.03.
 
-Environments may be in groups that act in turn, so that some are emulated while the device acts for others.
+Environments may be in groups, so that some are emulated while the device acts for others. Threads may act for different
+groups at the same time.
 """
 
 import dataclasses
@@ -24,13 +25,10 @@ from p3o.distributions import Distribution
 from p3o.envs.base import SplitEnv, VectorEnv
 from p3o.types import Array, Observation, Params, Trajectory
 
-FEWEST_TO_SPLIT = 8  # environments: fewer do not keep a machine busy by halves
-
 
 def num_groups(env: VectorEnv, device: Any) -> int:
-    """Two where a GPU acts for environments that can be stepped by halves; on a CPU both would want the same cores."""
-    is_worth_it = device.platform != "cpu" and env.num_envs >= FEWEST_TO_SPLIT and env.num_envs % 2 == 0
-    return 2 if is_worth_it and isinstance(env, SplitEnv) else 1
+    """The parts of environments that have some, where a GPU acts; on a CPU all would want the same cores."""
+    return len(env.parts) if device.platform != "cpu" and isinstance(env, SplitEnv) else 1
 
 
 class Carry(NamedTuple):
@@ -127,9 +125,9 @@ def _make_calls(policy: Callable[[Params, Observation], Distribution], device: A
 
 
 class DeviceActor:
-    """The policy with the trajectory that it makes; one rollout is `begin`, T − 1 times `proceed`, then `finish`.
+    """The policy with the trajectory that it makes.
 
-    The last two are called for each group.
+    One rollout is `stand_at`, then for each group `begin`, T − 1 times `proceed` and `finish`.
     """
 
     def __init__(
@@ -176,20 +174,20 @@ class DeviceActor:
         """Not copied: every call of a rollout is on its way before the update that takes these buffers over."""
         self._params = params
 
-    def begin(self, stack: Array, noise: np.ndarray) -> list[Array]:
-        """Actions of each group, on their way, of a rollout's first step, from `stacks()` or others [E, H, W, S]."""
+    def stand_at(self, stack: Array) -> None:
+        """Where a rollout starts: `stacks()` or others [E, H, W, S]."""
         if self._made is None or stack is not self._made.stack:
             host = np.array(stack)
             for group, rows in enumerate(self.groups):
                 held = jax.device_put(host[rows], self.device)
                 self._carries[group] = self._carries[group]._replace(stack=held)
         self._made = None  # with one group its buffers are the carry's
-        actions = []
-        for group, rows in enumerate(self.groups):
-            part = noise if len(self.groups) == 1 else np.ascontiguousarray(noise[:, rows])
-            self._carries[group], action = self._calls[group].begin(self._params, self._carries[group], part)
-            actions.append(action)
-        return actions
+
+    def begin(self, noise: np.ndarray, group: int = 0) -> Array:
+        """A group's actions, on their way, of a rollout's first step; `noise` [T, E, ...] is of all groups."""
+        part = noise if len(self.groups) == 1 else np.ascontiguousarray(noise[:, self.groups[group]])
+        self._carries[group], action = self._calls[group].begin(self._params, self._carries[group], part)
+        return action
 
     def proceed(self, packed: np.ndarray, group: int = 0) -> Array:
         """A group's actions, on their way, after new frames (see `pack`); at a start, older frames are forgotten."""

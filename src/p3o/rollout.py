@@ -1,6 +1,9 @@
 """From environment to trajectory: acting, normalising, and keeping count of episodes."""
 
-from collections.abc import Callable
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -20,6 +23,7 @@ from p3o.types import Observation, Params, Step, Trajectory
 Policy = Callable[[Observation], Distribution]
 AnyActor: TypeAlias = Policy | DeviceActor
 ALL = slice(None)
+OVER = object()  # what an iterator gives that is through
 
 
 class Episode(NamedTuple):
@@ -76,6 +80,8 @@ class Rollout:
         self._behaviours = [[leaf[t] for leaf in leaves] for t in self._steps]  # views, made once
         self._actions = list(self.buffers.action)
         self._vectors = [] if self.buffers.observation.vector is None else list(self.buffers.observation.vector)
+        self.has_threads = True  # for groups on a device; without, they take turns
+        self._executor: ThreadPoolExecutor | None = None  # made on first use; its threads end with it
 
     def start(self) -> None:
         """Reset all environments."""
@@ -184,28 +190,56 @@ class Rollout:
     def _play_on_device(self, actor: DeviceActor, noise: np.ndarray, reward: np.ndarray) -> None:
         """`_play` for stacks of frames: what is on the device stays there; flags and rewards while it acts.
 
-        Groups of environments take turns: while the device acts for one, the others are emulated.
+        Each group of environments has a thread of its own, or they take turns: while the device acts for one, others
+        are emulated. Nothing of one shows in another, so both ways give the same.
         """
         assert self.observation is not None
-        to_environment, last = self.to_environment, self.config.num_steps - 1
         env: SplitEnv | _Whole = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env)
-        groups = list(enumerate(actor.groups))
-        for action, rows in zip(actor.begin(self.observation.images[0], noise), actor.groups, strict=True):
-            env.send(to_environment(actor.fetch(action)), rows)
-        for t in self._steps:
-            for group, rows in groups:
-                raw = env.receive(rows)
-                assert raw.newest is not None
-                if t < last:
-                    action = actor.proceed(raw.newest, group)
-                else:
-                    actor.finish(raw.newest, group)
-                reward[t, rows] = raw.reward
-                if not raw.is_quiet:
-                    self._store_flags(t, raw, rows)
-                if t < last:
-                    env.send(to_environment(actor.fetch(action)), rows)
+        actor.stand_at(self.observation.images[0])
+        plays = [self._play_group(actor, env, group, noise, reward) for group in range(len(actor.groups))]
+        if self.has_threads and len(plays) > 1 and actor.groups == env.parts:
+            self._play_in_threads(plays)
+        else:
+            for _ in itertools.zip_longest(*plays):  # a turn of each, until all are through
+                pass
         self.observation = Observation(None, (actor.stacks(),))
+
+    def _play_group(
+        self, actor: DeviceActor, env: "SplitEnv | _Whole", group: int, noise: np.ndarray, reward: np.ndarray
+    ) -> Iterator[None]:
+        """All steps of a group; yields where it would have to wait, and others may have their turn."""
+        rows, to_environment, last = actor.groups[group], self.to_environment, self.config.num_steps - 1
+        action = actor.begin(noise, group)
+        yield
+        env.send(to_environment(actor.fetch(action)), rows)
+        for t in self._steps:
+            yield
+            raw = env.receive(rows)
+            assert raw.newest is not None
+            if t < last:
+                action = actor.proceed(raw.newest, group)
+            else:
+                actor.finish(raw.newest, group)
+            reward[t, rows] = raw.reward
+            if not raw.is_quiet:
+                self._store_flags(t, raw, rows)
+            if t < last:
+                env.send(to_environment(actor.fetch(action)), rows)
+
+    def _play_in_threads(self, plays: list[Iterator[None]]) -> None:
+        """Returns, or raises what one of them or Ctrl-C raised, when all have come to an end."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(len(plays), "p3o-group")
+        stop: list[bool] = []  # an entry stops all; a list, since `threading.Event` can be torn by Ctrl-C
+        locks = [threading.Lock() for _ in plays]
+        try:
+            futures = [self._executor.submit(_play_until, stop, *pair) for pair in zip(locks, plays, strict=True)]
+            for future in futures:
+                future.result()
+        except BaseException:
+            while not _has_stopped(stop, locks):
+                pass
+            raise
 
     def _store_behaviour(self, t: int, policy: Distribution) -> None:
         for buffer, leaf in zip(self._behaviours[t], jax.tree.leaves(policy), strict=True):
@@ -261,11 +295,35 @@ def _store(buffers: Observation, t: int, observation: Observation) -> None:
         buffer[t] = image
 
 
+def _play_until(stop: list[bool], lock: threading.Lock, play: Iterator[None]) -> None:
+    """A group's thread: to the end, or to the next wait after another one failed. It holds the lock while it plays."""
+    with lock, np.errstate(invalid="ignore", over="ignore"):  # which is a thread's own
+        try:
+            while not stop and next(play, OVER) is not OVER:
+                pass
+        except BaseException:
+            stop.append(True)
+            raise
+
+
+def _has_stopped(stop: list[bool], locks: list[threading.Lock]) -> bool:
+    """Stop all threads and wait for them; False where another Ctrl-C came in between. One yet to begin never does."""
+    try:
+        stop.append(True)
+        for lock in locks:
+            with lock:
+                pass
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
 class _Whole:
     """Stacks of frames of an environment that steps all at once, as `_play_on_device` asks for them."""
 
     def __init__(self, env: VectorEnv):
         self._env = env
+        self.parts = [slice(0, env.num_envs)]
 
     def send(self, action: np.ndarray, rows: slice) -> None:
         self._action = action

@@ -187,10 +187,12 @@ def _box_mapper(spec: ActionSpec, scale: str, clip: bool, keeps_nan: bool) -> Ca
 
     def to_environment(action: np.ndarray) -> np.ndarray:
         number = len(action)
-        if number not in tiles:
+        tiled = tiles.get(number)
+        if tiled is None:
+            tiled = [np.tile(bound, (number, 1)) for bound in (middle, half, low, high)]
             tiles.clear()  # of the last batch size only
-            tiles[number] = [np.tile(bound, (number, 1)) for bound in (middle, half, low, high)]
-        middles, halves, lows, highs = tiles[number]
+            tiles[number] = tiled
+        middles, halves, lows, highs = tiled
         mapped = action  # never handed out itself: environments may keep or change what they get
         if is_any_scaled:
             mapped = halves * mapped

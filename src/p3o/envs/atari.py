@@ -3,6 +3,7 @@
 A lost life ends the learner's episode while the game goes on; scores are those of whole games.
 """
 
+import itertools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from p3o.device import available_cores
 from p3o.envs.atari_games import Game, action_names
+from p3o.envs.base import halves
 from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
 
@@ -32,7 +34,8 @@ class AtariVectorEnv:
 
     A start takes as long as twenty steps, and all would wait for it. When a game ends, the spare that has waited
     longest takes its place, and the emulator that is free now starts a game in the background. The order depends on
-    the games alone, so a seed always gives the same run.
+    the games alone, so a seed always gives the same run. Each half of the games has spares of its own, so threads may
+    step halves at the same time: all that they share is lists and arrays with rows of their own.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class AtariVectorEnv:
         is_filmed: bool = False,
     ):
         self.game, self.num_envs = game, num_envs
+        self.parts = halves(num_envs)
         self.observation_space, self.action_space = spaces(game)
         self._has_fire = action_names(game.rom, game.full_action_space)[FIRE] == "FIRE"
         self._num_spares = -(-num_envs // ENVS_PER_SPARE) if num_spares is None else num_spares
@@ -52,13 +56,13 @@ class AtariVectorEnv:
         self._num_lots = 0  # of emulators: each has seeds of its own
         self._emulators: list[Emulator] = []
         self._executor: ThreadPoolExecutor | None = None
-        self._is_broken = True  # an exception may have left emulators in the middle of a step
         # The last frames of each environment, one slot a step, each with a last byte that says whether it is the first
         # of an episode; older ones are zero then. A slot is what `DeviceActor` takes, and stays for three more steps.
         self._slots = np.zeros((STACK, num_envs, SIDE * SIDE + 1), np.uint8)
         self._images = self._slots[..., :-1].reshape(STACK, num_envs, SIDE, SIDE)
+        self._places = [list(images) for images in self._images]  # a view for each picture, made once
         self._newest = [0] * num_envs  # the slot of each environment's newest frame
-        self._is_sent = np.zeros(num_envs, bool)
+        self._is_under_way = np.zeros(num_envs, bool)  # in the middle of a step, where an exception may have left them
         # Asking an emulator that is done for its frame takes some 20 µs: with a core for each game those that are done
         # are asked while others still play. On fewer cores the last to be sent is the last to be done: after a wait for
         # it the others need none of their own.
@@ -67,7 +71,7 @@ class AtariVectorEnv:
         self._current = Observation(None, (np.zeros((num_envs, SIDE, SIDE, STACK), np.uint8),))
         self._final = Observation(None, (np.zeros_like(self._current.images[0]),))
         self.is_waiting = np.zeros(num_envs, bool)
-        self._lives = np.zeros(num_envs, np.int64)
+        self._lives = [0] * num_envs
         self._score = np.zeros(num_envs)
 
     def _make_emulators(self) -> None:
@@ -76,12 +80,20 @@ class AtariVectorEnv:
         self._executor = ThreadPoolExecutor(number)
         key = (*self._seeds.spawn_key, self._num_lots)
         children = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).spawn(number)
-        self._emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
+        emulators = [Emulator(self.game, child, self._executor, self._is_filmed) for child in children]
         self._num_lots += 1
-        self._is_sent[:] = False
-        self._players = self._emulators[: self.num_envs]
-        self._spares = deque(self._emulators[self.num_envs :])
-        self._is_broken = False
+        self._is_under_way[:] = False
+        self._players, self._spares = emulators[: self.num_envs], self._deal(emulators[self.num_envs :])
+        self._emulators = emulators
+
+    def _deal(self, spares: list[Emulator]) -> list[deque[Emulator]]:
+        """To each part its share, the first ones to the first."""
+        bounds = [len(spares) * part // len(self.parts) for part in range(len(self.parts) + 1)]
+        return [deque(spares[first:last]) for first, last in itertools.pairwise(bounds)]
+
+    @property
+    def _is_broken(self) -> bool:
+        return not self._emulators or bool(self._is_under_way.any())
 
     @property
     def picture(self) -> np.ndarray | None:
@@ -116,11 +128,10 @@ class AtariVectorEnv:
 
     def send(self, action: np.ndarray, rows: slice) -> None:
         """Begin a step of some environments."""
-        self._is_broken = True
-        self._is_sent[rows] = True
-        for player, one in zip(
-            self._players[rows], np.where(self.is_waiting[rows], FIRE, action).tolist(), strict=True
-        ):
+        self._is_under_way[rows] = True
+        is_waiting = self.is_waiting[rows]
+        sent = np.where(is_waiting, FIRE, action) if np.count_nonzero(is_waiting) else action
+        for player, one in zip(self._players[rows], sent.tolist(), strict=True):
             player.send(one)
 
     def receive(self, rows: slice) -> Step:
@@ -130,29 +141,30 @@ class AtariVectorEnv:
             frames = [player.receive() for player in players]
         else:
             frames = [player.receive() for player in players[::-1]][::-1]
-        self._is_sent[rows] = False
-        self._is_broken = bool(np.count_nonzero(self._is_sent))
         slot = (self._newest[rows.start] + 1) % STACK
         self._newest[rows] = [slot] * len(frames)
-        for own, frame in zip(self._images[slot, rows], frames, strict=True):
-            own[...] = frame.image
+        images, rewards, over, lives, num_frames = zip(*frames, strict=True)
+        for place, image in zip(self._places[slot][rows], images, strict=True):
+            place[...] = image
         newest, finals = self._slots[slot, rows], Observation(None, (self._final.images[0][rows],))
-        _, rewards, over, lives, num_frames = zip(*frames, strict=True)
-        reward, is_over, left = np.array(rewards), np.array(over), np.array(lives)
-        self._score[rows] += reward
-        is_capped = np.array(num_frames) >= self.game.max_num_frames_per_episode
+        reward, is_masked = np.array(rewards), self.is_waiting[rows].copy()
+        if any(rewards):
+            self._score[rows] += reward
+        before, cap, most_frames = self._lives[rows], self.game.max_num_frames_per_episode, max(num_frames)
+        if before == [*lives] and True not in over and most_frames < cap:  # most steps: surely nothing ended
+            no = np.zeros(len(frames), bool)
+            newest[:, -1] = self.is_waiting[rows] = self._is_under_way[rows] = False
+            return Step(None, reward, no, no, finals, is_masked, not np.count_nonzero(is_masked), no, newest)
+        is_over, left, is_capped = np.array(over), np.array(lives), np.array(num_frames) >= cap
         # Qbert shows 0 lives for a while before its game is over: that is no further end.
-        terminated = is_over | ((left > 0) & (left < self._lives[rows]))
-        self._lives[rows] = left
-        ended, is_masked = terminated | is_capped, self.is_waiting[rows].copy()
+        terminated = is_over | ((left > 0) & (left < before))
+        self._lives[rows] = lives
+        ended, is_game_end = terminated | is_capped, is_over | is_capped
         newest[:, -1] = ended
-        if not np.count_nonzero(ended):
-            self.is_waiting[rows] = False
-            is_quiet = not np.count_nonzero(is_masked)
-            return Step(None, reward, terminated, terminated, finals, is_masked, is_quiet, terminated, newest)
-        is_game_end = is_over | is_capped
         self._end(rows, ended, is_game_end)
-        return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, False, is_game_end, newest)
+        self._is_under_way[rows] = False
+        is_quiet = not np.count_nonzero(ended | is_masked)
+        return Step(None, reward, terminated, is_capped & ~terminated, finals, is_masked, is_quiet, is_game_end, newest)
 
     def _end(self, rows: slice, ended: np.ndarray, is_game_end: np.ndarray) -> None:
         """The rest of a step in which episodes ended; the next games begin."""
@@ -161,8 +173,9 @@ class AtariVectorEnv:
         for index in (np.flatnonzero(is_game_end) + rows.start).tolist():
             player = self._players[index]
             player.start()
-            self._spares.append(player)
-            self._players[index] = self._spares.popleft()
+            spares = self._spares[index // self.parts[0].stop]
+            spares.append(player)
+            self._players[index] = spares.popleft()
             self._take_first(index)
         self._restack(rows, ended)
 
@@ -185,9 +198,9 @@ class AtariVectorEnv:
             "lot": self._num_lots - 1,
             "emulators": [{"seed": one.record.seed_number, "log": one.record.log} for one in self._emulators],
             "players": [place[id(one)] for one in self._players],
-            "spares": [place[id(one)] for one in self._spares],
+            "spares": [place[id(one)] for part in self._spares for one in part],
             "stack": self.current().images[0].copy(),
-            "lives": self._lives.copy(),
+            "lives": np.array(self._lives),
             "is_waiting": self.is_waiting.copy(),
             "score": self._score.copy(),
         }
@@ -202,7 +215,7 @@ class AtariVectorEnv:
         records = [Record(one["seed"], one["log"]) for one in snapshot["emulators"]]
         played = [emulator.rebuild(record) for emulator, record in zip(self._emulators, records, strict=True)]
         self._players = [self._emulators[index] for index in players]
-        self._spares = deque(self._emulators[index] for index in spares)
+        self._spares = self._deal([self._emulators[index] for index in spares])
         arrived = [future.result() for future in played]
         fresh = []
         for index, emulator in enumerate(players):
@@ -223,15 +236,15 @@ class AtariVectorEnv:
         for index in np.flatnonzero(kept):
             for age in range(STACK):
                 self._images[self._newest[index] - age, index] = snapshot["stack"][index, ..., STACK - 1 - age]
-        for own, name in ((self._lives, "lives"), (self._score, "score"), (self.is_waiting, "is_waiting")):
+            self._lives[index] = int(snapshot["lives"][index])
+        for own, name in ((self._score, "score"), (self.is_waiting, "is_waiting")):
             own[kept] = snapshot[name][kept]
 
     def close(self) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=True)
         self._executor, self._emulators, self._players = None, [], []
-        self._spares = deque()
-        self._is_broken = True
+        self._spares = []
 
 
 class AtariGame(gym.Env):

@@ -7,6 +7,14 @@ import numpy as np
 
 from p3o.types import Observation, Step
 
+FEWEST_TO_SPLIT = 8  # environments: fewer do not keep a machine busy by halves
+
+
+def halves(num_envs: int) -> list[slice]:
+    """The rows of each half, or all in one. It goes by the number alone, so that every machine plays the same games."""
+    size = num_envs // 2 if num_envs >= FEWEST_TO_SPLIT and num_envs % 2 == 0 else num_envs
+    return [slice(first, first + size) for first in range(0, num_envs, size)]
+
 
 class VectorEnv(Protocol):
     """E environments behind one same-step reset contract; see `p3o.types.Step`.
@@ -39,9 +47,12 @@ class VectorEnv(Protocol):
 class SplitEnv(VectorEnv, Protocol):
     """A `VectorEnv` of stacks of frames that also steps some of its environments while the others are under way.
 
-    Rows are consecutive. Sets of rows take turns in their order: rows that begin later are received later, so that
-    what happens depends on the games alone.
+    Rows are consecutive. Each part may be stepped by a thread of its own: nothing of one shows in another. Sets of rows
+    within a part take turns in their order: rows that begin later are received later. So what happens depends on the
+    games alone.
     """
+
+    parts: list[slice]
 
     def send(self, action: np.ndarray, rows: slice) -> None:
         """Begin a step of these environments."""
