@@ -13,7 +13,7 @@ import stacks
 
 from p3o import algorithms, clocks, train
 from p3o.config import make_config
-from p3o.device_actor import DeviceActor, num_groups, pack
+from p3o.device_actor import DeviceActor, Landing, num_groups, pack
 from p3o.envs.base import halves
 from p3o.errors import RunStopped
 from p3o.rollout import Actor
@@ -400,3 +400,14 @@ def test_threads_end_with_their_trainer(monkeypatch):
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_new_frames_do_not_land_on_those_before():
+    """The device may still read the last ones; the third may take the place of the first."""
+    landing = Landing((2, 5), jax.devices("cpu")[0])
+    packed = np.arange(10, dtype=np.uint8).reshape(2, 5)
+    first, second = landing.put(packed), landing.put(packed + 100)
+    assert np.array_equal(first, packed) and np.array_equal(second, packed + 100)
+    packed[:] = 7
+    assert landing.put(packed) is first and np.array_equal(second, np.arange(100, 110).reshape(2, 5))
+    assert np.array_equal(jax.jit(lambda x: x + 1)(first), packed + 1)

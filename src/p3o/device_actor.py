@@ -2,14 +2,14 @@
 
 A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
 sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
-The calls take NumPy arrays as they are: they go where the rest of the arguments is, and `jax.device_put` before the
-call would take twice as long as the call itself. Actions are written to the host's memory by the call: to ask for a
-small array on an H200 takes 0.2 ms, to read one that is here already 0.03.
+The call itself does both copies, from and to host memory that the device can reach: on an H200 that takes 0.25 ms for
+8 games where a NumPy array as argument takes 0.35 ms, and to ask for the actions afterwards 0.2 ms more.
 
 Environments may be in groups, so that some are emulated while the device acts for others. Threads may act for different
 groups at the same time.
 """
 
+import ctypes
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -89,16 +89,43 @@ class Calls(NamedTuple):
     finish: Any
 
 
-def _on_host(device: Any) -> Any:
-    """The host's memory that a device writes to by itself, None where it has none."""
-    kind = "pinned_host"
+def _memory(device: Any, kind: str) -> Any:
+    """A device's own memory ("device") or the host's that it reaches by itself ("pinned_host"); None if it has none."""
     has_it = any(memory.kind == kind for memory in device.addressable_memories())
     return jax.sharding.SingleDeviceSharding(device, memory_kind=kind) if has_it else None
 
 
+class Landing:
+    """Where the host leaves new frames for a device to read: two places in turn.
+
+    Calls that read frames are at most one ahead of what the host has waited for: after every `proceed` it fetches
+    actions, and after `finish` those of the next `begin`. So the place that is written to is never still being read.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: Any):
+        place = _memory(device, "pinned_host")
+        self._arrays = [] if place is None else [jax.device_put(np.zeros(shape, np.uint8), place) for _ in range(2)]
+        self._views = [_writable(array.block_until_ready()) for array in self._arrays]
+
+    def put(self, packed: np.ndarray) -> Array:
+        if not self._arrays:
+            return packed
+        self._arrays.reverse()
+        self._views.reverse()
+        self._views[0][...] = packed
+        return self._arrays[0]
+
+
+def _writable(array: Array) -> np.ndarray:
+    """The bytes of a JAX array in the host's memory, to be written to; JAX itself only ever reads them."""
+    bytes_of = (ctypes.c_uint8 * array.nbytes).from_address(array.unsafe_buffer_pointer())
+    return np.frombuffer(bytes_of, np.uint8).reshape(array.shape)
+
+
 def _make_calls(policy: Callable[[Params, Observation], Distribution], device: Any) -> Calls:
     """New ones each time: a program that always meets the same buffers can keep its launches recorded on a GPU."""
-    places = (None, _on_host(device))  # of the carry and of the actions
+    places = (None, _memory(device, "pinned_host"))  # of the carry and of the actions
+    own = _memory(device, "device") or device
 
     def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
         acts = policy(params, Observation(None, (carry.stack,)))
@@ -112,10 +139,10 @@ def _make_calls(policy: Callable[[Params, Observation], Distribution], device: A
         return decide(params, carry._replace(frames=start, noise=noise, row=jnp.zeros((), jnp.int32)))
 
     def proceed(params: Params, carry: Carry, packed: Array) -> tuple[Carry, Array]:
-        return decide(params, _push(carry, packed))
+        return decide(params, _push(carry, jax.device_put(packed, own)))
 
     def finish(carry: Carry, packed: Array) -> Carry:
-        return _push(carry, packed)
+        return _push(carry, jax.device_put(packed, own))
 
     return Calls(
         jax.jit(begin, donate_argnums=1, out_shardings=places),
@@ -150,6 +177,7 @@ class DeviceActor:
         held = Carry(stack, example.observation.images[0], example.action, example.behaviour, noise, np.int32(0))
         self.device = device
         self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
+        self._landings = [Landing((size, height * width + 1), device) for _ in self.groups]
         self._made: Made | None = None
         self._params: Params = None
         self._calls = [_make_calls(policy, device) for _ in self.groups]
@@ -160,7 +188,7 @@ class DeviceActor:
         with jax.default_device(self.device):
             for group, carry in enumerate(self._carries):
                 num_envs, height, width, _ = carry.stack.shape
-                packed = pack(np.zeros((num_envs, height, width), np.uint8), np.zeros(num_envs, bool))
+                packed = self._landings[group].put(np.zeros((num_envs, height * width + 1), np.uint8))
                 calls = self._calls[group]
                 self._calls[group] = Calls(
                     calls.begin.lower(params, carry, np.asarray(carry.noise)).compile(),
@@ -191,7 +219,8 @@ class DeviceActor:
 
     def proceed(self, packed: np.ndarray, group: int = 0) -> Array:
         """A group's actions, on their way, after new frames (see `pack`); at a start, older frames are forgotten."""
-        self._carries[group], action = self._calls[group].proceed(self._params, self._carries[group], packed)
+        there = self._landings[group].put(packed)
+        self._carries[group], action = self._calls[group].proceed(self._params, self._carries[group], there)
         return action
 
     def fetch(self, action: Array) -> np.ndarray:
@@ -200,7 +229,7 @@ class DeviceActor:
 
     def finish(self, packed: np.ndarray, group: int = 0) -> None:
         """Take a group's last frames of the rollout."""
-        self._carries[group] = self._calls[group].finish(self._carries[group], packed)
+        self._carries[group] = self._calls[group].finish(self._carries[group], self._landings[group].put(packed))
 
     def stacks(self) -> Array:
         """The stacks [E, H, W, S] that the environments stand at after a rollout."""
