@@ -407,7 +407,9 @@ def test_new_frames_do_not_land_on_those_before():
     landing = Landing((2, 5), jax.devices("cpu")[0])
     packed = np.arange(10, dtype=np.uint8).reshape(2, 5)
     first, second = landing.put(packed), landing.put(packed + 100)
-    assert np.array_equal(first, packed) and np.array_equal(second, packed + 100)
+    assert np.array_equal(first, packed)
+    assert np.array_equal(second, packed + 100)
     packed[:] = 7
-    assert landing.put(packed) is first and np.array_equal(second, np.arange(100, 110).reshape(2, 5))
+    assert landing.put(packed) is first
+    assert np.array_equal(second, np.arange(100, 110).reshape(2, 5))
     assert np.array_equal(jax.jit(lambda x: x + 1)(first), packed + 1)
