@@ -14,7 +14,7 @@ import pytest
 from commands import call, complaint, tree
 from killing import differences, run_to_end, run_with_kills
 
-from p3o import A2C, P3O
+from p3o import A2C, P3O, train
 from p3o.algorithms import ALGORITHMS
 from p3o.device_actor import pack
 from p3o.envs import atari_games, emulator
@@ -23,7 +23,7 @@ from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.gymnasium_env import make_env
 from p3o.errors import UserError
 from p3o.experiments.reference import paper_tasks
-from p3o.jobs import Job, resolve
+from p3o.jobs import Job, resolve, set_up
 
 ale_py = pytest.importorskip("ale_py", reason="atari: ale-py is not installed")
 
@@ -199,6 +199,32 @@ def test_halves_in_threads_are_the_same_games():
     check_same(whole, others[0], 60, 4)
 
 
+@pytest.mark.slow
+def test_a_trainer_with_halves_in_threads_learns_as_with_halves_in_turn(monkeypatch):
+    """Also twice, and after a resume in the middle."""
+    monkeypatch.setattr(train, "num_groups", lambda env, device: len(env.parts))
+    own = {"num_envs": 8, "num_steps": 8, "conv_channels": (2, 2, 2), "conv_features": 4}
+    job = Job("BreakoutNoFrameskip-v4", "a2c", 10_000, settings=own, env_kwargs={"max_num_frames_per_episode": 160})
+    trainers, halfway = [set_up(job).trainer for _ in range(4)], None
+    found = []
+    for trainer, has_threads in zip(trainers, (False, True, True, True), strict=True):
+        trainer._update = trainer._update or trainer._compile()
+        trainer.rollout.has_threads = has_threads
+        if trainer is trainers[-1]:
+            assert trainer.restore(halfway) == []
+        episodes = []
+        for number in range(trainer.iteration, 12):
+            if number == 6:
+                halfway = trainer.snapshot()
+            episodes += trainer.iterate(10_000).episodes
+        snapshot = trainer.snapshot()
+        del snapshot["seconds"]
+        found.append((json.dumps(snapshot, default=np.ndarray.tolist), episodes[-8:]))
+        trainer.env.close()
+    assert len(episodes) >= 8
+    assert found[0] == found[1] == found[2] == found[3]
+
+
 @pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "QbertNoFrameskip-v4", "ALE/Breakout-v5"])
 def test_a_game_is_that_of_a_plain_emulator(env_id):
     env = make(env_id)
@@ -232,7 +258,7 @@ def test_no_lives_left_is_no_further_end_before_the_game_is_over():
     player, told = env._players[0], iter([(4, False), (3, False), (0, False), (0, False), (0, True)])
 
     class Told:
-        send = player.send
+        send, start, first = player.send, player.start, player.first
 
         def receive(self):
             lives, is_over = next(told)
@@ -242,6 +268,8 @@ def test_no_lives_left_is_no_further_end_before_the_game_is_over():
     rows = [env.step(np.zeros(1, int)) for _ in range(4)]
     assert [bool(row.terminated[0]) for row in rows] == [False, True, False, False]
     assert not any(row.is_game_end.any() for row in rows if row.is_game_end is not None)
+    last = env.step(np.zeros(1, int))
+    assert [bool(flag[0]) for flag in (last.terminated, last.truncated, last.is_game_end)] == [True, False, True]
     env.close()
 
 

@@ -16,7 +16,7 @@ from p3o.config import make_config
 from p3o.device_actor import DeviceActor, Landing, num_groups, pack
 from p3o.envs.base import halves
 from p3o.errors import RunStopped
-from p3o.rollout import Actor
+from p3o.rollout import Actor, _play_until
 from p3o.types import Observation, Step
 
 
@@ -384,10 +384,25 @@ def test_an_interrupt_waits_for_both(monkeypatch):
         is_inside.clear()
 
     trainer.env.meet = {0: fail_at(1, interrupt), 4: fail_at(-1, interrupt)}
-    with pytest.raises(KeyboardInterrupt):
-        trainer.iterate(10_000)
-    assert not is_inside
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.iterate(10_000)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only a thread that plays on sends more
+        assert not is_inside
+    finally:
+        while is_inside:
+            time.sleep(0.01)
+        signal.signal(signal.SIGINT, previous)
     check_ended_and_goes_on(trainer, monkeypatch)
+
+
+def test_a_thread_that_comes_late_does_not_begin():
+    """Its rollout was stopped while it waited for its turn."""
+    for stop, expected in (([True], []), ([], [1, 2, 3])):
+        played = []
+        _play_until(stop, threading.Lock(), (played.append(number) for number in (1, 2, 3)))
+        assert played == expected
 
 
 def test_threads_end_with_their_trainer(monkeypatch):
