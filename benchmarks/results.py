@@ -87,7 +87,7 @@ def summarize(results: Path, at: Iterable[int]) -> int:
 
 
 def table(results: Path) -> list[str]:
-    """P3O's own setting on the paper's tasks at 1M and 3M steps, and our PPO's: means over seeds, and what it passes."""
+    """P3O's own setting on the paper's tasks at 1M and 3M steps beside PPO's: means over seeds, and what it passes."""
     found: dict[tuple[str, str, str], list[float]] = {}
     with (results / "summary.csv").open(newline="") as file:
         for row in csv.DictReader(file):

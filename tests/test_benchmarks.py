@@ -121,15 +121,18 @@ def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds
     assert rows["| Humanoid-v4"].endswith("| – | – | – |")
 
 
-def test_the_designs_of_the_mujoco_table_are_what_they_say():
-    folder = Path(__file__).parents[1] / "benchmarks" / "mujoco"
-    sizes = {"a-p3o": 40, "b-ppo": 24, "c-paper": 48, "d-ablations": 60, "e-v5": 48}
-    for name, size in sizes.items():
-        jobs, _ = read_file(folder / f"{name}.toml")
-        assert len(jobs) == size
-        for job in jobs:
-            kinds = ("vector", "gaussian")
-            make_config(ALGORITHMS[job.algo].config, preset_settings(job.algo, job.preset, *kinds), job.settings)
+def test_the_designs_of_published_runs_are_what_they_say():
+    mujoco = {"a-p3o": 40, "b-ppo": 24, "c-paper": 48, "d-ablations": 60, "e-v5": 48}
+    games = {"a-pong-breakout": 2, "b-games": 12, "c-lambda": 1}
+    for folder, sizes, kinds in (
+        ("mujoco", mujoco, ("vector", "gaussian")),
+        ("games", games, ("image", "categorical")),
+    ):
+        for name, size in sizes.items():
+            jobs, _ = read_file(Path(__file__).parents[1] / "benchmarks" / folder / f"{name}.toml")
+            assert len(jobs) == size
+            for job in jobs:
+                make_config(ALGORITHMS[job.algo].config, preset_settings(job.algo, job.preset, *kinds), job.settings)
 
 
 def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
