@@ -163,6 +163,20 @@ def test_a_run_that_began_on_a_gpu_goes_on_without_one(tmp_path, monkeypatch):
     local.check_gpu([run])
 
 
+@pytest.mark.parametrize(
+    ("kind", "device", "has_gpu", "expected"),
+    [("image", "auto", True, 3), ("image", "auto", False, 7), ("image", "cpu", True, 7), ("vector", "gpu", True, 7)],
+)
+def test_games_on_a_gpu_have_two_cores_a_run(monkeypatch, kind, device, has_gpu, expected):
+    monkeypatch.setattr(local, "available_cores", lambda: list(range(7)))
+    monkeypatch.setattr(plan, "find_spec", lambda name: name)
+    monkeypatch.setattr(local, "has_gpu", lambda: has_gpu)
+    runs = [make_run(kind="vector", device="cpu"), make_run(kind=kind, device=device)]
+    assert local.runs_at_once(runs) == expected
+    monkeypatch.setattr(local, "available_cores", lambda: [0])
+    assert local.runs_at_once(runs) == 1
+
+
 def test_the_longest_comes_first_by_measured_speed_where_there_is_one():
     runs = [make_run("seed-0", 1000), make_run("seed-1", 3000), make_run("seed-0", 2000, algo="ppo-default")]
     assert plan.next_run(runs) is runs[1]

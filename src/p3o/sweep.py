@@ -11,7 +11,7 @@ from p3o.folder import command_line, lock, run_folder
 from p3o.jobs import Job
 from p3o.signals import StopSignals
 from p3o.sweeps.board import Board, make_board
-from p3o.sweeps.local import LocalPool, check_gpu
+from p3o.sweeps.local import LocalPool, check_gpu, runs_at_once
 from p3o.sweeps.plan import Run, check_jobs, check_memory, check_out, inspect
 from p3o.sweeps.schedule import Engine, Ledger, Schedule
 
@@ -52,7 +52,7 @@ def run(
     check_out(out)
     runs = check_jobs(jobs, out)
     with contextlib.ExitStack() as stack:
-        engine = _make_engine(workers, ray, stack, len(runs))
+        engine = _make_engine(workers, ray, stack, runs)
         stop = stack.enter_context(StopSignals())  # after the engine: Ray brings a handler of its own
         for each in runs:
             inspect(each)
@@ -75,10 +75,10 @@ def run(
     return Result(failed, stop.received if finished + len(failed) < len(runs) else None, finished)
 
 
-def _make_engine(workers: int | None, ray: str | None, stack: contextlib.ExitStack, num_runs: int) -> Engine:
+def _make_engine(workers: int | None, ray: str | None, stack: contextlib.ExitStack, runs: Sequence[Run]) -> Engine:
     engine: Engine
     if ray is None:
-        engine = LocalPool(workers, command_line(), num_runs)
+        engine = LocalPool(workers or runs_at_once(runs), command_line(), len(runs))
     else:
         from p3o.sweeps.cluster import RayEngine
 

@@ -16,7 +16,7 @@ from p3o.device import GPU_SHARE, SINGLE_THREAD_FLAGS, available_cores
 from p3o.errors import UserError
 from p3o.folder import WORKER_LOG
 from p3o.placement import NO_GPU
-from p3o.sweeps.plan import Run
+from p3o.sweeps.plan import Run, has_cuda
 from p3o.sweeps.worker import FINAL, Assignment, Message
 
 KILL_SECONDS = 10.0  # between the wish that a process stops at once and the end of patience
@@ -57,6 +57,13 @@ def check_gpu(runs: Sequence[Run]) -> None:
     is_asked = any(r.device == "gpu" and not (r.folder / "config.json").exists() for r in runs)
     if is_asked and not has_gpu():
         raise UserError(NO_GPU)
+
+
+def runs_at_once(runs: Sequence[Run]) -> int:
+    """As many as there are cores; half as many where games share a GPU, since each run plays several at once."""
+    number = len(available_cores())
+    plays_on_gpu = any(run.kind == "image" and run.may_use_gpu for run in runs) and has_cuda() and has_gpu()
+    return max(number // 2, 1) if plays_on_gpu else number
 
 
 def assignment(run: Run, folder: Path, command: list[str] | None) -> Assignment:
@@ -139,9 +146,9 @@ def _signal_name(number: int) -> str:
 class LocalPool:
     """Processes on this machine, each pinned to a core of its own when there is one for every core."""
 
-    def __init__(self, workers: int | None, command: list[str] | None, num_runs: int | None = None):
+    def __init__(self, workers: int, command: list[str] | None, num_runs: int | None = None):
         cores = available_cores()
-        self.capacity = workers or len(cores)
+        self.capacity = workers
         self._most = min(self.capacity, num_runs or self.capacity)  # runs at once that there can be
         self._command = command
         # With fewer processes than cores the system's scheduler does better: other programs run too.

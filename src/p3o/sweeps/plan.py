@@ -101,9 +101,14 @@ def _check_kind(job: Job) -> _Kind:
     return _Kind(resolved, algorithm.replay_bytes, seconds)
 
 
+def has_cuda() -> bool:
+    """Whether JAX is installed for NVIDIA's GPUs; quick to ask, unlike whether there is one."""
+    return any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+
+
 def check_memory(runs: Sequence[Run], workers: int) -> None:
     """Refuse as many replays side by side as do not fit, before the kernel does."""
-    on_gpu = any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+    on_gpu = has_cuda()
     is_on_host = (not (on_gpu and r.may_use_gpu) or r.asked["settings"].get("replay_device") == "host" for r in runs)
     sizes = sorted(r.replay_bytes for r, here in zip(runs, is_on_host, strict=True) if r.state == "waiting" and here)
     needed, free = sum(sizes[-workers:]), device.free_memory()
