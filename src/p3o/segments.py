@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
 
     first: int
     last: int  # not part of it
-    leaves: list[Array]  # each [at least last − first, E, ...]; may still be on their way from the device
+    leaves: list[Array]  # each [at least last − first, E, ...]; may be on the device
 
 
 def ranges(first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -65,11 +65,11 @@ class Session:
     def save(self, is_waited_for: bool = True) -> None:
         """Checkpoint and model. A replay that is apart is written beside the training, unless that is to wait."""
         assert self.config is not None
-        started = time.perf_counter()
-        self.trainer.check_params()
-        self.wait_for_save()
+        self.wait_for_save()  # counts its own time
         if self.saver.cost.number == 1:  # an early word, and one at the end
             self._tell_cost()
+        started = time.perf_counter()
+        self.trainer.check_params()
         write = self._prepare_save(self.config["run_id"])
         if self.trainer.is_replay_apart:
             self.saver.start(write, time.perf_counter() - started)

@@ -252,7 +252,11 @@ class Trainer:
         return int(self.state.replay.num_added) if self.memory is None else self.memory.num_added
 
     def replay_chunks(self, since: int) -> list[segments.Chunk]:
-        """The rollouts in the replay from number `since` on, on their way to the host; going on changes none."""
+        """The rollouts in the replay from number `since` on, copied; going on changes none.
+
+        They stay on the device until whoever writes them asks for them: room for half a gigabyte on the host takes a
+        while to get, and training is not to wait for it.
+        """
         plan, last = self.algorithm.replay, self.num_added
         assert plan is not None
         chunks = []
@@ -262,8 +266,6 @@ class Trainer:
                 leaves = [ring[rows[: stop - start]] for ring in jax.tree.leaves(self.memory.data)]
             else:  # always so many rows, so that it is compiled once
                 leaves = _take(self.state.replay.data, rows)
-                for leaf in leaves:
-                    leaf.copy_to_host_async()
             chunks.append(segments.Chunk(start, stop, leaves))
         return chunks
 
