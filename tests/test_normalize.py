@@ -43,6 +43,39 @@ def test_merging_batches_is_a_full_recomputation(batches):
     np.testing.assert_allclose(moments.variance, variance, rtol=1e-7, atol=1e-7)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1), st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6)), max_size=8),
+)
+def test_rows_that_count_less_are_a_weighted_recomputation(batches):
+    moments = RunningMoments((1,))
+    for weight, batch in batches:
+        moments.update(np.array(batch).reshape(-1, 1), weight)
+    rows = np.array([0.0, *(x for _, batch in batches for x in batch)])
+    weights = np.array([FIRST_COUNT, *(weight for weight, batch in batches for _ in batch)])
+    mean = np.average(rows, weights=weights)
+    spread = (rows - mean) ** 2 + np.array([1.0, *np.zeros(len(rows) - 1)])  # the first have a variance of their own
+    np.testing.assert_allclose(moments.count, weights.sum(), rtol=1e-12)
+    np.testing.assert_allclose(moments.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(moments.variance, np.average(spread, weights=weights), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+def test_at_any_pace_the_quick_way_is_the_plain_one_bit_by_bit(num_envs):
+    rng, plain, quick = np.random.default_rng(0), make(3, num_envs), make(3, num_envs)
+    for pace in (1.0, 0.7, 1e-3, 0.0):
+        plain.pace = quick.pace = pace
+        for _ in range(5):
+            batch, out = rng.normal(2.0, 30.0, (num_envs, 3)), np.empty((num_envs, 3), np.float32)
+            quick.observe_all(batch, out)
+            assert np.array_equal(plain.observe(batch), out)
+    before = plain.state()
+    plain.observe(batch + 100.0)
+    for name in ("observation_mean", "observation_variance", "observation_count"):  # at pace 0 nothing moves
+        assert np.array_equal(getattr(plain.state(), name), getattr(before, name))
+        assert np.array_equal(getattr(quick.state(), name), getattr(before, name))
+
+
 def test_far_from_zero_loses_no_precision():
     moments = RunningMoments(())
     for x in (1e8 + 1, 1e8 + 2, 1e8 + 3):

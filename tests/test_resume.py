@@ -363,7 +363,7 @@ def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
     assert call("train", "CartPole-v1", "--steps", 128, "--out", folder, "--set", "grad_clip=joint").code == 0
     config = json.loads((folder / "config.json").read_text())
     assert config["cores"] == int(os.environ["PJRT_NPROC"])  # of this process: the first run in it decides
-    for name in ("grad_clip", "reward_transform"):
+    for name in ("grad_clip", "normalizer_pace", "reward_transform"):
         del config["settings"][name]
     assert job_of(config, folder, None).settings["grad_clip"] == "joint"
     assert resolve(job_of(config, folder, None)).config.grad_clip == "joint"

@@ -97,6 +97,15 @@ def dummy_trainer(events, end=-1, metrics=None, **settings):
     return Trainer(dummy_entry(events, metrics), config, Dummy(events, end), SPECS, seed=0)
 
 
+@pytest.mark.parametrize(("pace", "counted"), [("constant", 14), ("learning_rate", 11)])
+def test_observations_count_less_as_the_learning_rate_falls(pace, counted):
+    """Two environments: one reset and three steps at the full rate, three more at half of it."""
+    trainer = dummy_trainer([], normalize_observation=True, normalizer_pace=pace, learning_rate=1.0)
+    for _ in range(2):
+        trainer.iterate(schedule_steps=12)
+    assert trainer.normalizer.state().observation_count == pytest.approx(counted + 1e-4)
+
+
 def test_order_of_events():
     events = []
     trainer = dummy_trainer(events)

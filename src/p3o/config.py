@@ -65,6 +65,12 @@ class Config:
     value_head_gain: float = setting(1.0, "Orthogonal gain of the value head.", minimum=0)
     init_log_std: float = setting(-1.0, "Initial log standard deviation of Gaussian policies.", minimum=-20, maximum=5)
     normalize_observation: bool = setting(True, "Scale vector observations by their running mean and deviation.")
+    normalizer_pace: str = setting(
+        "constant",
+        "What a new observation counts in their mean and deviation: as much as any other, or less and less as the "
+        "learning rate falls.",
+        choices=("constant", "learning_rate"),
+    )
     normalize_reward: bool = setting(True, "Scale rewards by the running deviation of the discounted return.")
     reward_transform: str = setting(
         "raw",
@@ -100,7 +106,7 @@ class Config:
 
 
 # What runs did before these settings were there to be set: they are in no config.json of theirs.
-BEFORE = {"grad_clip": "joint", "reward_transform": "raw"}
+BEFORE = {"grad_clip": "joint", "normalizer_pace": "constant", "reward_transform": "raw"}
 
 
 def _allowed(annotation: Any) -> tuple[Any, ...]:

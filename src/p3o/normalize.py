@@ -16,20 +16,20 @@ class RunningMoments:
         self.variance = np.ones(shape)
         self.count = 1e-4
 
-    def update(self, batch: np.ndarray) -> None:
-        """Merge a batch [N, ...] with its population variance."""
+    def update(self, batch: np.ndarray, weight: float = 1.0) -> None:
+        """Merge a batch [N, ...] with its population variance; each row counts so much."""
         number = batch.shape[0]
         if number == 0:
             return
-        total = self.count + number
-        share = number / total
+        total = self.count + number * weight
+        share = number * weight / total
         # ufunc.reduce instead of .sum(): this runs at every step, on arrays so small that calls are what costs
         batch_mean = np.add.reduce(batch, 0) * (1.0 / number)
         variance = self.variance * (1.0 - share)
         if number > 1:
             centred = batch - batch_mean
             centred *= centred
-            variance += np.add.reduce(centred, 0) * (1.0 / total)
+            variance += np.add.reduce(centred, 0) * (weight / total)
         delta = batch_mean - self.mean
         self.mean = self.mean + delta * share
         delta *= delta
@@ -71,9 +71,11 @@ class QuickObserver:
         self._tile, self._rows = np.empty((num_envs, size)), np.empty((num_envs, size))
         self._flat = self._rows.reshape(-1)
 
-    def __call__(self, moments: RunningMoments, scale: np.ndarray, batch: np.ndarray, out: np.ndarray) -> None:
+    def __call__(
+        self, moments: RunningMoments, scale: np.ndarray, batch: np.ndarray, out: np.ndarray, weight: float
+    ) -> None:
         """Take a batch [E, D] into the moments, renew the scale [D], write the scaled batch to `out`; all in place."""
-        self._merge(moments, batch)
+        self._merge(moments, batch, weight)
         np.add(moments.variance, self._epsilon, scale)
         np.sqrt(scale, scale)
         np.reciprocal(scale, scale)
@@ -86,12 +88,12 @@ class QuickObserver:
             np.clip(rows, -CLIP, CLIP, out=rows)
         out[:] = rows
 
-    def _merge(self, moments: RunningMoments, batch: np.ndarray) -> None:
+    def _merge(self, moments: RunningMoments, batch: np.ndarray, weight: float) -> None:
         number, mean, delta, work, rows = self._number, self._mean, self._delta, self._work, self._rows
-        total = moments.count + number
-        share = number / total
+        total = moments.count + number * weight
+        share = number * weight / total
         self._share[()], self._kept[()] = share, 1.0 - share
-        self._by_total[()], self._spread[()] = 1.0 / total, share * (1.0 - share)
+        self._by_total[()], self._spread[()] = weight / total, share * (1.0 - share)
         variance = moments.variance
         np.multiply(variance, self._kept, variance)
         if self._is_one:
@@ -133,12 +135,17 @@ class NormalizerState(NamedTuple):
 
 
 class Normalizer:
-    """Scales vector observations and rewards by statistics that move during the whole run."""
+    """Scales vector observations and rewards by statistics that move during the whole run.
+
+    `pace` is how much an observation counts, from 1 down to 0: statistics that go on moving when the networks hardly
+    learn any more take a policy away from what it has learned.
+    """
 
     def __init__(self, size: int, num_envs: int, gamma: float, observation: bool, reward: bool):
         self.gamma = gamma
         self.is_observation_on = observation and size > 0
         self.is_reward_on = reward
+        self.pace = 1.0
         self.moments = RunningMoments((size,))
         self.return_moments = RunningMoments(())
         self.discounted_return = np.zeros(num_envs)
@@ -153,7 +160,7 @@ class Normalizer:
         """Take a batch [E, D] into the statistics, then scale it by them; rows that do not count are only scaled."""
         if not self.is_observation_on:
             return vector.astype(np.float32)
-        self.moments.update(vector if is_counted is None else vector[is_counted])
+        self.moments.update(vector if is_counted is None else vector[is_counted], self.pace)
         self._refresh()
         return self.scale(vector)
 
@@ -162,7 +169,7 @@ class Normalizer:
         if not self.is_observation_on:
             out[:] = vector
             return
-        self._quick(self.moments, self._scale, vector, out)
+        self._quick(self.moments, self._scale, vector, out, self.pace)
 
     def scale(self, vector: np.ndarray) -> np.ndarray:
         """Scale by the statistics as they are."""

@@ -145,11 +145,13 @@ class Trainer:
         if self._update is None:
             self._update = self._compile()
         started = time.perf_counter()
+        rate = self.algorithm.learning_rate(self.step - schedule_start, schedule_steps)
+        if self.config.normalizer_pace == "learning_rate" and self.config.learning_rate > 0:
+            self.normalizer.pace = rate / self.config.learning_rate
         if self.rollout.observation is None:
             self.rollout.start()
         if self._actor_is_stale:
             self.actor.set_params(self.state.params)
-        rate = self.algorithm.learning_rate(self.step - schedule_start, schedule_steps)
         trajectory, step, episodes = self.rollout.collect(self.actor, self.act_rng, self.step)
         self.settle()  # the update before is long through: its parameters acted
         self.step = step
