@@ -66,7 +66,7 @@ class Config:
     init_log_std: float = setting(-1.0, "Initial log standard deviation of Gaussian policies.", minimum=-20, maximum=5)
     normalize_observation: bool = setting(True, "Scale vector observations by their running mean and deviation.")
     normalizer_pace: str = setting(
-        "constant",
+        "learning_rate",
         "What a new observation counts in their mean and deviation: as much as any other, or less and less as the "
         "learning rate falls.",
         choices=("constant", "learning_rate"),

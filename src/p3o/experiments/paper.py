@@ -158,6 +158,7 @@ def _kind(observation_kind: str) -> dict[str, Any]:
     is_vector = observation_kind == "vector"
     return {
         "normalize_observation": is_vector,
+        "normalizer_pace": "constant",
         "normalize_reward": is_vector,
         "reward_transform": "raw" if is_vector else "sign",
         "precision": "float32",
