@@ -86,12 +86,12 @@ def summarize(results: Path, at: Iterable[int]) -> int:
     return len(lines)
 
 
-def table(results: Path) -> list[str]:
+def table(results: Path, variant: str = "") -> list[str]:
     """P3O's own setting on the paper's tasks at 1M and 3M steps beside PPO's: means over seeds, and what it passes."""
     found: dict[tuple[str, str, str], list[float]] = {}
     with (results / "summary.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["preset"], row["variant"]) == ("default", ""):
+            if (row["preset"], row["variant"]) == ("default", variant):
                 found.setdefault((row["env"], row["algo"], row["steps"]), []).append(float(row["score"]))
     lines = []
     for task, best in BEST_PUBLISHED.items():
@@ -130,11 +130,12 @@ def main() -> None:
     parser.add_argument("what", choices=("pack", "summary", "table"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
+    parser.add_argument("--variant", default="", help="of the runs in the table")
     options = parser.parse_args()
     if options.what == "pack":
         print(f"{pack(*options.folders)} runs packed into {options.folders[1]}")
     elif options.what == "table":
-        print("\n".join(table(options.folders[0])))
+        print("\n".join(table(options.folders[0], options.variant)))
     else:
         at = [int(step) for step in options.at]
         print(f"{summarize(options.folders[0], at)} rows in {options.folders[0] / 'summary.csv'}")

@@ -119,6 +119,8 @@ def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds
     assert rows["| Walker2d-v4"].endswith("| – | 4,700 (1) | above both, 1 of 5 seeds |")
     assert rows["| InvertedPendulum-v4"].endswith("| below, 1 of 5 seeds |")  # above the best published, not the paper
     assert rows["| Humanoid-v4"].endswith("| – | – | – |")
+    rows = {line.split(" | ")[0]: line for line in results.table(tmp_path, "lambda-0")}
+    assert rows["| Ant-v4"] == "| Ant-v4 | 4,727 | 5,064 | – | – | 9 (1) | below, 1 of 5 seeds |"
 
 
 def test_the_designs_of_published_runs_are_what_they_say():
