@@ -59,6 +59,9 @@ def pack(out: Path, results: Path) -> int:
         if target in packed:
             raise SystemExit(f"{source}: there is another run of {target}")
         packed.add(target)
+        kept = target / "config.json"
+        if kept.exists() and json.loads(kept.read_text())["run_id"] != config["run_id"]:
+            raise SystemExit(f"{source}: {target} holds another run, and none is to be dropped")
         pack_run(source, target)
     return len(sources)
 

@@ -39,6 +39,8 @@ def write_run(
     rng = np.random.default_rng([ord(c) for word in words for c in word])
     folder.mkdir(parents=True)
     settings = SETTINGS.get(algo, SETTINGS["p3o"]) | ({"learning_rate": 0.013} if (algo, preset) in OTHER_RATE else {})
+    if preset == "default":  # in other presets both are what they were before they could be set
+        settings |= {"grad_clip": "separate" if algo == "p3o" else "joint", "normalizer_pace": "learning_rate"}
     default = {
         "format": 1,
         "run_id": "-".join(words),

@@ -3,6 +3,7 @@
 import argparse
 import gzip
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -93,9 +94,15 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     write_run(out / "z", "Ant-v4", steps=30_000)
     with pytest.raises(SystemExit, match="another run"):
         results.pack(out, tmp_path / "other")
+    shutil.rmtree(out)
+    write_run(out / "x", "Ant-v4", steps=10_000, run_id="another")
+    with pytest.raises(SystemExit, match="none is to be dropped"):
+        results.pack(out, kept)
+    rows = [
+        line.split(",") for line in gzip.decompress((ant / "episodes.csv.gz").read_bytes()).decode().splitlines()[1:]
+    ]
     lines = (kept / "summary.csv").read_text().splitlines()
     assert lines[0] == "env,algo,preset,variant,seed,steps,score"
-    rows = [line.split(",") for line in (whole / "episodes.csv").read_text().splitlines()[1:]]
     by_then = [float(row[2]) for row in rows if int(row[0]) <= 10_000][-100:]
     assert lines[1].startswith("Ant-v4,p3o,default,,0,10000,")
     assert float(lines[1].rpartition(",")[2]) == pytest.approx(sum(by_then) / len(by_then), abs=0.006)

@@ -428,3 +428,20 @@ def test_new_frames_do_not_land_on_those_before():
     assert landing.put(packed) is first
     assert np.array_equal(second, np.arange(100, 110).reshape(2, 5))
     assert np.array_equal(jax.jit(lambda x: x + 1)(first), packed + 1)
+
+
+def test_an_interrupt_between_a_call_and_its_result_loses_no_buffers(monkeypatch):
+    """The call has taken the carry over by then; in one group it is on the main thread, which Ctrl-C reaches."""
+    trainer = make_halves(monkeypatch, 1)
+    run(trainer, 1)
+    calls = trainer.actor._calls[0]
+
+    def interrupted(*arguments):
+        calls.proceed(*arguments)
+        raise KeyboardInterrupt
+
+    trainer.actor._calls = [calls._replace(proceed=interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.iterate(10_000)
+    trainer.actor._calls = [calls]
+    run(trainer, 2)

@@ -360,6 +360,7 @@ def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
     printed = reference.paper_score("Hopper-v5", "p3o")
     assert printed
     settings = {"num_envs": 2, "gamma": 0.5, "learning_rate": 0.0003, "checkpoint_every": 7, "hidden_sizes": [100, 100]}
+    settings |= {"grad_clip": "separate", "normalizer_pace": "learning_rate"}
     env = {"id": "Ant-v5", "kwargs": {"healthy_reward": 0.0}}
     for seed in range(5):
         shape = {"seed": seed, "episodes": 300, "steps": 3_000_000}
@@ -412,7 +413,14 @@ def test_warnings_name_the_runs(tmp_path):
     write_run(tmp_path / "1", seed=1, episodes=40, updates=100)
     write_run(tmp_path / "2", seed=2, versions={"jax": "0.9.0"}, updates=100)
     write_run(tmp_path / "3", seed=0, algo="ppo", steps=20_000, updates=100)
-    write_run(tmp_path / "4", seed=1, algo="ppo", steps=20_000, settings={"gamma": 0.5}, updates=100)
+    write_run(
+        tmp_path / "4",
+        seed=1,
+        algo="ppo",
+        steps=20_000,
+        settings={"gamma": 0.5, "normalizer_pace": "learning_rate"},
+        updates=100,
+    )
     lines = (tmp_path / "2" / "updates.csv").read_text().splitlines(keepends=True)
     (tmp_path / "2" / "updates.csv").write_text("".join(lines[:50]) + lines[50].replace("0.4", "nan"))
     for name in ("2", "0"):
@@ -637,3 +645,15 @@ def test_320_runs_take_less_than_a_minute_and_2_gb(tmp_path):
     assert float(found[1]) < 60
     assert int(found[2]) < 2048
     assert float(found[3]) < 5
+
+
+def test_settings_that_are_newer_than_a_run_are_what_they_were_before(tmp_path):
+    """So a run of before is not taken for one of today's default."""
+    write_run(tmp_path / "new", "Hopper-v4", variant="new")
+    old = write_run(tmp_path / "old", "Hopper-v4")
+    config = json.loads((old / "config.json").read_text())
+    del config["settings"]["normalizer_pace"]
+    (old / "config.json").write_text(json.dumps(config))
+    study = find_study(tmp_path)
+    told = {departures.departures(study, task, group) for task, group in study.cells}
+    assert told == {(), ("normalizer_pace constant, not learning_rate",)}

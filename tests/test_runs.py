@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p3o.config import BEFORE
 from p3o.errors import UserError
 from p3o.runs import failed_folders, format_clock, format_number, format_return, load_run, metric, window_mean
 
@@ -35,7 +36,7 @@ def write_run(path: Path, config=CONFIG, episodes: str = EPISODES, updates: str 
 
 def test_a_run_folder_is_read_as_it_was_written(tmp_path):
     run = load_run(write_run(tmp_path / "run"))
-    assert run.config == CONFIG
+    assert run.config == CONFIG | {"settings": BEFORE | CONFIG["settings"]}  # what was not yet to be set
     assert run.env_id == "HalfCheetah-v5"
     assert run.episodes["step"].tolist() == [100, 200, 200]
     assert run.episodes["env"].tolist() == [0, 1, 0]

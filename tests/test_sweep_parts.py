@@ -171,7 +171,7 @@ def test_games_on_a_gpu_have_two_cores_a_run(monkeypatch, kind, device, has_gpu,
     monkeypatch.setattr(local, "available_cores", lambda: list(range(7)))
     monkeypatch.setattr(plan, "find_spec", lambda name: name)
     monkeypatch.setattr(local, "has_gpu", lambda: has_gpu)
-    runs = [make_run(kind="vector", device="cpu"), make_run(kind=kind, device=device)]
+    runs = [make_run(kind="image", device="gpu"), make_run(kind=kind, device=device)]
     assert local.runs_at_once(runs) == expected
     monkeypatch.setattr(local, "available_cores", lambda: [0])
     assert local.runs_at_once(runs) == 1

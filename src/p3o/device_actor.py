@@ -104,16 +104,16 @@ class Landing:
 
     def __init__(self, shape: tuple[int, ...], device: Any):
         place = _memory(device, "pinned_host")
-        self._arrays = [] if place is None else [jax.device_put(np.zeros(shape, np.uint8), place) for _ in range(2)]
-        self._views = [_writable(array.block_until_ready()) for array in self._arrays]
+        arrays = [] if place is None else [jax.device_put(np.zeros(shape, np.uint8), place) for _ in range(2)]
+        self._places = [(array, _writable(array.block_until_ready())) for array in arrays]
 
     def put(self, packed: np.ndarray) -> Array:
-        if not self._arrays:
+        if not self._places:
             return packed
-        self._arrays.reverse()
-        self._views.reverse()
-        self._views[0][...] = packed
-        return self._arrays[0]
+        self._places.reverse()
+        array, view = self._places[0]
+        view[...] = packed
+        return array
 
 
 def _writable(array: Array) -> np.ndarray:
@@ -176,6 +176,7 @@ class DeviceActor:
         stack = np.zeros((size, height, width, depth), np.uint8)
         held = Carry(stack, example.observation.images[0], example.action, example.behaviour, noise, np.int32(0))
         self.device = device
+        self._blank = held
         self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
         self._landings = [Landing((size, height * width + 1), device) for _ in self.groups]
         self._made: Made | None = None
@@ -203,7 +204,13 @@ class DeviceActor:
         self._params = params
 
     def stand_at(self, stack: Array) -> None:
-        """Where a rollout starts: `stacks()` or others [E, H, W, S]."""
+        """Where a rollout starts: `stacks()` or others [E, H, W, S].
+
+        Ctrl-C may have lost a carry between the call that took it and the name of what came back.
+        """
+        for group, carry in enumerate(self._carries):
+            if any(leaf.is_deleted() for leaf in jax.tree.leaves(carry)):
+                self._carries[group] = jax.device_put(self._blank, self.device)
         if self._made is None or stack is not self._made.stack:
             host = np.array(stack)
             for group, rows in enumerate(self.groups):

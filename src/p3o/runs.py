@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from p3o.config import BEFORE
 from p3o.errors import UserError
 
 Array = NDArray[Any]
@@ -270,6 +271,8 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise UserError(f"{_shown(file)}: steps is {_shown(config['steps'])}, should be a number of steps")
     if not isinstance(config.get("env", {}).get("id"), str):
         raise UserError(f"{_shown(file)}: env.id is missing, should be the environment's name")
+    if config.get("settings"):
+        config["settings"] = BEFORE | config["settings"]
     return config
 
 

@@ -146,7 +146,7 @@ class Trainer:
             self._update = self._compile()
         started = time.perf_counter()
         rate = self.algorithm.learning_rate(self.step - schedule_start, schedule_steps)
-        if self.config.normalizer_pace == "learning_rate" and self.config.learning_rate > 0:
+        if self.config.normalizer_pace == "learning_rate":
             self.normalizer.pace = rate / self.config.learning_rate
         if self.rollout.observation is None:
             self.rollout.start()

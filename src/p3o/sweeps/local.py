@@ -60,9 +60,9 @@ def check_gpu(runs: Sequence[Run]) -> None:
 
 
 def runs_at_once(runs: Sequence[Run]) -> int:
-    """As many as there are cores; half as many where games share a GPU, since each run plays several at once."""
+    """As many as there are cores; half as many if all are games that share a GPU: each run plays several at once."""
     number = len(available_cores())
-    plays_on_gpu = any(run.kind == "image" and run.may_use_gpu for run in runs) and has_cuda() and has_gpu()
+    plays_on_gpu = all(run.kind == "image" and run.may_use_gpu for run in runs) and has_cuda() and has_gpu()
     return max(number // 2, 1) if plays_on_gpu else number
 
 
