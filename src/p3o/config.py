@@ -67,7 +67,7 @@ class Config:
     normalize_observation: bool = setting(True, "Scale vector observations by their running mean and deviation.")
     normalizer_pace: str = setting(
         "learning_rate",
-        "What a new observation counts in their mean and deviation: as much as any other, or less and less as the "
+        "What a new observation counts in the running mean and deviation: as much as any other, or less as the "
         "learning rate falls.",
         choices=("constant", "learning_rate"),
     )
