@@ -120,12 +120,12 @@ def test_only_what_the_ring_holds_stays_on_disk(whole):
 
 def test_an_image_run_killed_while_it_saves_goes_on_equal(whole, tmp_path):
     resumed = 0
-    for run in deaths(lambda m: tmp_path / str(m), lambda run: call(*WORDS, "--out", run), every=31):
+    for run in deaths(lambda m: tmp_path / str(m), lambda run: call(*WORDS, "--out", run), every=13):
         if (run / "config.json").exists():
             assert call("resume", run).code == 0
             assert differences(whole, run) == []
             resumed += 1
-    assert resumed >= 1  # a busy machine writes fewer checkpoints, and there are fewer moments to die at
+    assert resumed >= 2  # a busy machine writes fewer checkpoints, so moments to die at are close together
 
 
 def test_a_damaged_segment_is_one_line_and_changes_nothing(whole, tmp_path):
