@@ -186,6 +186,67 @@ def test_a_folder_replaced_is_found_at_any_moment(tmp_path):
     assert set(found) == {"old", "new"}
 
 
+@contextlib.contextmanager
+def names_on_disk():
+    """Asserts that no name is taken for granted, or the older one removed, before it is on the disk; yields a log."""
+    fresh, log = set(), []  # folders in which a rename is not on the disk yet
+
+    def replace(source, target, real=os.replace):
+        if Path(target).name == checkpoint.INDEX:
+            assert not fresh, "the index names a file that a loss of power would take away"
+        real(source, target)
+        fresh.add(os.stat(Path(target).parent).st_ino)
+        log.append("rename")
+
+    def fsync(descriptor, real=os.fsync):
+        real(descriptor)
+        fresh.discard(os.fstat(descriptor).st_ino)
+
+    def unlink(path, real=Path.unlink, **options):
+        assert not fresh
+        log.append("remove")
+        real(path, **options)
+
+    def rmtree(path, real=shutil.rmtree, **options):
+        if os.path.exists(path):
+            assert not fresh
+            log.append("remove")
+        real(path, **options)
+
+    with (
+        mock.patch.object(os, "replace", replace),
+        mock.patch.object(os, "fsync", fsync),
+        mock.patch.object(Path, "unlink", unlink),
+        mock.patch.object(shutil, "rmtree", rmtree),
+    ):
+        yield log
+    assert not fresh
+
+
+def test_nothing_is_removed_before_what_replaces_it_would_survive_a_loss_of_power(tmp_path):
+    with names_on_disk() as log:
+        for step in (1, 2):
+            checkpoint.save(tmp_path / "checkpoint", "id", step, contents(step))
+    assert log == ["rename"] * 4 + ["remove"]
+    with names_on_disk() as log:
+        for _ in range(2):
+            checkpoint.replace_folder(checkpoint.new_folder(tmp_path / "model"), tmp_path / "model")
+    assert log == ["rename"] * 3 + ["remove"]
+
+
+@pytest.mark.parametrize(("number", "is_fatal"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_sync_folders_is_no_error_but_a_broken_disk_is(number, is_fatal, tmp_path):
+    def fsync(descriptor, real=os.fsync):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    expected = pytest.raises(OSError, match=os.strerror(number)) if is_fatal else contextlib.nullcontext()
+    with mock.patch.object(os, "fsync", fsync), expected:
+        checkpoint.write_file(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
 def test_folders_of_the_user_beside_a_model_are_left_alone(tmp_path):
     for name in ("model.old", "model.tmp", "model.new"):
         (tmp_path / name).mkdir()

@@ -4,6 +4,7 @@
 new checkpoint becomes the checkpoint; the previous data file is removed after. Nothing read here can run code.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -63,13 +64,26 @@ def frozen(tree: Any) -> Any:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write atomically: the file is whole or not there."""
+    """Write atomically: the file is whole or not there, also after a loss of power."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk before anything that relies on them, where its file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # as file systems say that cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -181,4 +195,5 @@ def replace_folder(new: Path, final: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         os.replace(final, old)
     os.replace(new, final)
+    sync_folder(final.parent)
     shutil.rmtree(old, ignore_errors=True)
