@@ -116,6 +116,23 @@ def test_a_group_is_toggled_in_every_chart(page):
     assert len(lines(page)) == 3
 
 
+def test_chapters_do_not_touch_each_other(browser, tmp_path):
+    root = write_sweep(tmp_path / "sweep", ["CartPole-v1"], ["p3o", "ppo"], 2)
+    (root / "chapters.toml").write_text("[[chapter]]\ntitle = 'One'\n[[chapter]]\ntitle = 'Two'\nalgos = ['p3o']\n")
+    browser.open(write_report(root, tmp_path / "page.html"))
+    first, second = (f'[data-chapter="part-{i}-"]' for i in (1, 2))
+    browser.click(f"{first} .chip[data-group='0']")
+    browser.click(f"{second} .seeds")
+
+    def count(chapter: str, what: str) -> int:
+        return browser.run(f"""document.querySelectorAll('{chapter} [data-chart="task-0"] {what}').length""")
+
+    hidden = '[style*="display: none"]'
+    assert [count(first, f".series{hidden}"), count(second, f".series{hidden}")] == [1, 0]
+    assert [count(first, ".seed"), count(second, ".seed")] == [0, 2]
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_logarithmic_scale_where_all_is_positive(page):
     plain, ticks = lines(page), labels(page, "y")
     page.click('[data-y="log"]')

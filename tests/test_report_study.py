@@ -20,11 +20,12 @@ from p3o.experiments import reference
 from p3o.report import departures, write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
+from p3o.report.chapters import find_book
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
 from p3o.report.find import Group, find_study, score, window_at
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table, run_table
-from p3o.report.words import summary
+from p3o.report.words import summary, title
 from p3o.runs import load_run
 
 
@@ -357,32 +358,40 @@ def test_verdicts_stand_beside_the_papers_numbers(tmp_path):
 
 
 def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
-    printed = reference.paper_score("Hopper-v5", "p3o")
+    printed = reference.paper_score("Hopper-v4", "p3o")
     assert printed
     settings = {"num_envs": 2, "gamma": 0.5, "learning_rate": 0.0003, "checkpoint_every": 7, "hidden_sizes": [100, 100]}
     settings |= {"grad_clip": "separate", "normalizer_pace": "learning_rate"}
-    env = {"id": "Ant-v5", "kwargs": {"healthy_reward": 0.0}}
+    env = {"id": "Ant-v4", "kwargs": {"healthy_reward": 0.0}}
     for seed in range(5):
         shape = {"seed": seed, "episodes": 300, "steps": 3_000_000}
-        write_run(tmp_path / "a" / f"{seed}", "Hopper-v5", level=2 * printed, settings=settings, **shape)
-        write_run(tmp_path / "b" / f"{seed}", "Hopper-v5", "ppo", level=0.1 * printed, **shape)
-        write_run(tmp_path / "c" / f"{seed}", "Ant-v5", env=env, **shape)
+        write_run(tmp_path / "a" / f"{seed}", "Hopper-v4", level=2 * printed, settings=settings, **shape)
+        write_run(tmp_path / "b" / f"{seed}", "Hopper-v4", "ppo", level=0.1 * printed, **shape)
+        write_run(tmp_path / "c" / f"{seed}", "Ant-v4", env=env, **shape)
         write_run(tmp_path / "d" / f"{seed}", "Walker2d-v4", preset="paper", schedule_start=1_000_000, **shape)
         write_run(tmp_path / "e" / f"{seed}", "Swimmer-v4", preset="paper", level=1e4, **shape)
     results = Results(find_study(tmp_path))
     rows = {(row[0].text, row[1].text): row for row in paper_table(results).rows}
-    hopper = rows["Hopper-v5", "P3O default"]
+    hopper = rows["Hopper-v4", "P3O default"]
     assert [hopper[i].text for i in (2, 7, 8)] == ["default", "–", "departure"]
     assert hopper[8].note == "gamma 0.5, not 0.99"
     assert hopper[8].mark == ""
-    assert rows["Hopper-v5", "PPO default"][8].text == "not reproduced"  # a departing P3O proves no ordering
-    assert rows["Ant-v5", "P3O default"][8].note == "environment's healthy_reward 0"
+    assert rows["Hopper-v4", "PPO default"][8].text == "not reproduced"  # a departing P3O proves no ordering
+    assert rows["Ant-v4", "P3O default"][8].note == "environment's healthy_reward 0"
     assert rows["Walker2d-v4", "P3O paper"][8].note == "schedules begun anew at step 1M"
     assert rows["Swimmer-v4", "P3O paper"][8].text == "exceeds"
     said = " ".join(summary(results))
-    assert "with our preset default, not the paper's settings, on -v5: 2 without a verdict" in said
+    assert "with our preset default, not the paper's settings, on -v4: 2 without a verdict" in said
     assert "with the paper's settings on -v4: 1 exceeded and 1 without a verdict" in said
-    assert "Departures from the preset: P3O default on Ant-v5 (environment's healthy_reward 0); P3O" in said
+    assert "Departures from the preset: P3O default on Ant-v4 (environment's healthy_reward 0); P3O" in said
+
+
+def test_the_newer_mujoco_tasks_are_not_set_beside_the_paper(tmp_path):
+    for env_id in ("Hopper-v4", "Hopper-v5", "ALE/Pong-v5"):
+        write_run(tmp_path / env_id.replace("/", "-"), env_id, steps=3_000_000)
+    results = Results(find_study(tmp_path))
+    assert [row[0].text for row in paper_table(results).rows] == ["ALE/Pong-v5", "Hopper-v4"]
+    assert "Of two numbers that the paper prints" in " ".join(summary(results))
 
 
 def test_the_settings_of_the_synthetic_runs_are_the_presets(tmp_path):
@@ -657,3 +666,110 @@ def test_settings_that_are_newer_than_a_run_are_what_they_were_before(tmp_path):
     study = find_study(tmp_path)
     told = {departures.departures(study, task, group) for task, group in study.cells}
     assert told == {(), ("normalizer_pace constant, not learning_rate",)}
+
+
+# Chapters -------------------------------------------------------------------------------------------------------------
+
+CHAPTERS = """
+title = "All of it"
+[[chapter]]
+title = "As it is"
+text = "Compared to the end."
+variants = [""]
+envs = ["CartPole-*"]
+[[chapter]]
+title = "Changed"
+algos = "p3o"
+variants = ["", "lambda-*"]
+[[chapter]]
+title = "Still to come"
+presets = ["paper"]
+"""
+
+
+@pytest.fixture
+def divided(tmp_path) -> Path:
+    """P3O and PPO to 10,000 steps, two changes of P3O to 5,000, and a run that no chapter asks for."""
+    root = write_sweep(tmp_path / "results", ["CartPole-v1"], ["p3o", "ppo"], 2)
+    for name in ("lambda-0", "lambda-1"):
+        for seed in range(2):
+            folder = root / "CartPole-v1" / f"p3o-default-{name}" / f"seed-{seed}"
+            write_run(folder, "CartPole-v1", variant=name, seed=seed, steps=5_000)
+    write_run(root / "Acrobot-v1" / "ppo-default" / "seed-0", "Acrobot-v1", "ppo")
+    (root / "chapters.toml").write_text(CHAPTERS)
+    return root
+
+
+def test_chapters_are_compared_apart_and_no_run_is_dropped(divided):
+    book = find_book(divided)
+    assert book.title == "All of it"
+    assert [chapter.title for chapter in book.chapters] == ["As it is", "Changed", "Still to come", "Everything else"]
+    whole, changed, coming, rest = (chapter.results for chapter in book.chapters)
+    assert [row[1].text for row in table(whole, "scores").rows] == ["10k"]  # not where the shorter changes end
+    assert table(whole, "scores").head[2:] == ["P3O", "PPO"]
+    assert [row[1].text for row in table(changed, "scores").rows] == ["5k"]
+    assert table(changed, "scores").head[2:] == ["P3O", "P3O lambda-0", "P3O lambda-1"]
+    assert coming is None
+    assert list(rest.study.cells) == [("Acrobot-v1", Group("ppo", "default", ""))]
+    assert not any("Lengths differ" in warning for warning in cautions(whole))
+    (divided / "chapters.toml").unlink()
+    (chapter,) = find_book(divided).chapters
+    assert [row[1].text for row in table(chapter.results, "scores").rows] == ["10k", "5k"]
+
+
+def test_a_divided_page_has_every_chapter_once_in_every_form(divided, tmp_path):
+    page = write_report(divided, tmp_path / "page.html").read_text()
+    Checker().check(page)
+    assert re.findall(r'<h1 id="part-\d-chapter">([^<]+)</h1>', page) == [c.title for c in find_book(divided).chapters]
+    assert page.count("No run of it is here yet.") == 1
+    text = write_markdown(divided, tmp_path / "page.md").read_text()
+    assert re.findall(r"^## (.+)$", text, re.M) == [c.title for c in find_book(divided).chapters]
+    assert "- [Still to come](#still-to-come)" in text
+    assert text.count("### Scores at the end") == 3
+    figures = re.findall(r"\]\(page/([^)]+)\)", text)
+    assert len(figures) == len(set(figures))
+    assert sorted(figures) == sorted(file.name for file in (tmp_path / "page").iterdir())
+    assert {"1-curve-CartPole-v1.svg", "2-curve-CartPole-v1.svg", "4-curve-Acrobot-v1.svg"} <= set(figures)
+    found = {file.name for file in write_figures(divided, tmp_path / "figures").iterdir()}
+    assert {"1-table-scores.csv", "2-table-scores.csv", "2-improvement.pdf", "4-table-runs.csv"} <= found
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "at least one [[chapter]] is needed"),
+        ("chapter = 3", "at least one [[chapter]] is needed"),
+        ("title = 3\n[[chapter]]\ntitle = 'x'", "title is 3, should be text"),
+        ("[[chapter]]\nenvs = ['*']", "every chapter needs a title of its own"),
+        ("[[chapter]]\ntitle = 'x'\n[[chapter]]\ntitle = 'x'", "every chapter needs a title of its own"),
+        ("[[chapter]]\ntitle = 'x'\nenv = ['*']", "chapter 1: unknown key 'env' (did you mean envs?); there are title"),
+        ("[[chapter]]\ntitle = 'x'\nenvs = 3", "chapter 1: envs is 3, should be a list of names or patterns"),
+        ("[[chapter]]\ntitle = 'x'\nenvs = []", "chapter 1: envs is [], should be a list of names or patterns"),
+        ("[[chapter]", "chapters.toml: cannot be read"),
+    ],
+)
+def test_chapters_that_cannot_be_are_one_line(content, words, divided):
+    (divided / "chapters.toml").write_text(content)
+    assert words in complaint(call("report", divided))
+
+
+def test_variants_are_not_called_algorithms(tmp_path, sweep):
+    assert "three algorithms on two environments" in summary(Results(find_study(sweep)))[0]
+    for i in range(5):
+        write_run(tmp_path / "of-one" / f"{i}", variant=f"v{i}" if i else "")
+    results = Results(find_study(tmp_path / "of-one"))
+    assert title(results) == "Five variants of P3O on CartPole-v1"
+    assert "five variants of P3O on one environment" in summary(results)[0]
+    results = Results(find_study([sweep, tmp_path / "of-one"]))
+    assert "seven variants of three algorithms on two environments" in summary(results)[0]
+
+
+def test_many_groups_on_few_tasks_stand_below_each_other(tmp_path):
+    for i in range(7):
+        write_run(tmp_path / f"{i}", variant=f"v{i}" if i else "", level=10.0 + i)
+    scores = table(Results(find_study(tmp_path)), "scores")
+    assert scores.head == ["algorithm", "CartPole-v1, 10k"]
+    assert [row[0].text for row in scores.rows] == ["P3O", *(f"P3O v{i}" for i in range(1, 7))]
+    assert [row[1].mark for row in scores.rows] == [""] * 6 + ["best"]
+    means = [last_hundred(tmp_path / f"{i}") for i in range(7)]
+    np.testing.assert_allclose([row[1].value for row in scores.rows], means)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from p3o.report.chapters import Book, find_book
 from p3o.report.files import write_file
-from p3o.report.find import Paths, Study, find_study
+from p3o.report.find import Paths
 from p3o.report.one_run import render_one
-from p3o.report.page import render_study
-from p3o.report.results import Results
+from p3o.report.page import render_book
 
 __all__ = ["write_figures", "write_markdown", "write_report", "write_reports"]
 
@@ -24,7 +24,7 @@ def write_markdown(paths: Paths, file: str | Path) -> Path:
     """Write the tables and figures as Markdown, the figures as SVG in a folder beside the file."""
     from p3o.report import markdown
 
-    markdown.write_markdown(Results(find_study(paths)), Path(file))
+    markdown.write_markdown(find_book(paths), Path(file))
     return Path(file)
 
 
@@ -32,7 +32,7 @@ def write_figures(paths: Paths, folder: str | Path) -> Path:
     """Write each figure as PNG, PDF and SVG and each table as CSV into a folder."""
     from p3o.report import figures
 
-    figures.write_figures(Results(find_study(paths)), Path(folder))
+    figures.write_figures(find_book(paths), Path(folder))
     return Path(folder)
 
 
@@ -43,25 +43,24 @@ def write_reports(
     figures_folder: str | Path | None = None,
 ) -> list[Path]:
     """The page, and what else is asked for, from runs that are read once; returns what was written."""
-    study = find_study(paths)
-    results = Results(study)
+    book = find_book(paths)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     page = Path(out) if out is not None else (Path(given[0]) if len(given) == 1 else Path()) / "report.html"
-    data = _page(study, results).encode("utf-8", "replace")  # JSON may hold half a surrogate pair
+    data = _page(book).encode("utf-8", "replace")  # JSON may hold half a surrogate pair
     write_file(page, data, "an HTML file")
     written = [page]
     if markdown_file is not None:
         from p3o.report import markdown
 
-        markdown.write_markdown(results, Path(markdown_file))
+        markdown.write_markdown(book, Path(markdown_file))
         written.append(Path(markdown_file))
     if figures_folder is not None:
         from p3o.report import figures
 
-        figures.write_figures(results, Path(figures_folder))
+        figures.write_figures(book, Path(figures_folder))
         written.append(Path(figures_folder))
     return written
 
 
-def _page(study: Study, results: Results) -> str:
-    return render_one(study.runs[0]) if len(study.runs) == 1 else render_study(results)
+def _page(book: Book) -> str:
+    return render_one(book.study.runs[0]) if len(book.study.runs) == 1 else render_book(book)

@@ -10,6 +10,7 @@ import numpy as np
 
 from p3o.errors import UserError
 from p3o.report.axes import short_count
+from p3o.report.chapters import Book
 from p3o.report.charts import (
     Series,
     StudyChart,
@@ -61,15 +62,18 @@ class Drawing(NamedTuple):
     rows: list[list[Any]]  # the numbers in it, a head first
 
 
-def write_figures(results: Results, folder: Path) -> None:
+def write_figures(book: Book, folder: Path) -> None:
     """Every figure as PNG, PDF and SVG with its numbers as CSV, and every table as CSV."""
     make_folder(folder)
-    for drawing in drawings(results):
-        for kind in METADATA:
-            write_file(folder / f"{drawing.name}.{kind}", saved(drawing.figure, kind), "a file")
-        write_file(folder / f"{drawing.name}.csv", as_csv(drawing.rows), "a file")
-    for table in all_tables(results):
-        write_file(folder / f"table-{table.key}.csv", as_csv(table_rows(table)), "a file")
+    for prefix, chapter in book.numbered():
+        if chapter.results is None:
+            continue
+        for drawing in drawings(chapter.results):
+            for kind in METADATA:
+                write_file(folder / f"{prefix}{drawing.name}.{kind}", saved(drawing.figure, kind), "a file")
+            write_file(folder / f"{prefix}{drawing.name}.csv", as_csv(drawing.rows), "a file")
+        for table in all_tables(chapter.results):
+            write_file(folder / f"{prefix}table-{table.key}.csv", as_csv(table_rows(table)), "a file")
 
 
 def make_folder(folder: Path) -> None:

@@ -135,9 +135,11 @@ class Results:
         """Every number that the paper prints for a task and algorithm that is here, at the paper's step or our end.
 
         A variant is a departure from the algorithm, so it has no number there. A departure without a name gets no
-        verdict. Algorithms are set against each other within a preset and at the same step.
+        verdict. Algorithms are set against each other within a preset and at the same step. The -v5 tasks of MuJoCo
+        pay other rewards than the paper's, so they have none either.
         """
         suites = {task: row.suite for task in self.study.tasks if (row := reference.find_task(task))}
+        suites = {task: suite for task, suite in suites.items() if suite != "mujoco" or not task.endswith("-v5")}
         return [row for task, suite in suites.items() for row in self._paper_rows(task, reference.PAPER_STEPS[suite])]
 
     def _paper_rows(self, task: str, full: int) -> list[PaperRow]:

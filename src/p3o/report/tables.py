@@ -13,6 +13,8 @@ from p3o.report.results import Overall, Results
 from p3o.runs import SCORE_WINDOW, Array, Run, format_number, format_return
 from p3o.statistics import MIN_SEEDS, Estimate, Verdict, mean_interval
 
+MAX_ACROSS = 6  # groups side by side
+
 
 class Cell(NamedTuple):
     """What is shown, and the plain value for CSV."""
@@ -79,17 +81,26 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     groups = results.study.groups
     every = {task: results.scores(task, step) for task, step in steps.items()}
     counts = {values.size for row in every.values() for values in row.values()}
-    rows = []
+    cells = {(task, group): Cell("–") for task in every for group in groups}
     for task, scores in every.items():
         best = max((float(values.mean()) for values in scores.values()), default=math.nan)
-        row = [text(task), Cell(short_count(steps[task]), steps[task])]
-        row += [_score_cell(scores.get(group), best, len(scores) > 1, len(counts) > 1) for group in groups]
-        rows.append(row)
+        for group, values in scores.items():
+            cells[task, group] = _score_cell(values, best, len(scores) > 1, len(counts) > 1)
+    labels = [results.labels[group] for group in groups]
+    if len(groups) > max(MAX_ACROSS, len(every)):  # many variants of few tasks would be a table too wide to read
+        head = ["algorithm", *(f"{task}, {short_count(step)}" for task, step in steps.items())]
+        rows = [[text(results.labels[group]), *(cells[task, group] for task in every)] for group in groups]
+    else:
+        head = ["environment", "steps", *labels]
+        rows = [
+            [text(task), Cell(short_count(steps[task]), steps[task]), *(cells[task, group] for group in groups)]
+            for task in every
+        ]
     title = "Scores at the end" if name == "the end" else f"Scores at {name}"
     over = _count(counts.pop(), "seed") if len(counts) == 1 else "seeds"
     note = (
         f"Mean over {over} of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
-        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of a row is bold."
+        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of an environment is bold."
     )
     short = sum(
         window_at(run, step) < SCORE_WINDOW
@@ -99,12 +110,10 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     )
     note += f" {_count(short, 'run')} had fewer than {SCORE_WINDOW} episodes by then." if short else ""
     key = "scores" if name == "the end" else f"scores-{name.replace(' %', '-percent')}"
-    return Table(key, title, note, ["environment", "steps", *(results.labels[g] for g in groups)], rows)
+    return Table(key, title, note, head, rows)
 
 
-def _score_cell(values: Array | None, best: float, may_be_best: bool, with_seeds: bool) -> Cell:
-    if values is None:
-        return Cell("–")
+def _score_cell(values: Array, best: float, may_be_best: bool, with_seeds: bool) -> Cell:
     mean = float(values.mean())
     mark = "best" if may_be_best and mean >= best - 1e-12 * abs(best) else ""
     seeds = [_count(values.size, "seed")] if with_seeds else []

@@ -25,9 +25,19 @@ VERDICTS = {
 def title(results: Results) -> str:
     study = results.study
     tasks, names = study.tasks, [results.labels[group] for group in study.groups]
-    what = joined(names) if len(names) <= 4 else count(len(names), "algorithm")
+    what = joined(names) if len(names) <= 4 else _how_many(study)
     words = f"{what} on {joined(tasks) if len(tasks) <= 2 else count(len(tasks), 'environment')}"
     return words[:1].upper() + words[1:]
+
+
+def _how_many(study: Study) -> str:
+    """Algorithms, or where one of them is there under several presets or variants, these."""
+    groups, algos = study.groups, sorted({group.algo for group in study.groups})
+    if len(algos) == len(groups):
+        return count(len(groups), "algorithm")
+    return (
+        f"{count(len(groups), 'variant')} of {algos[0].upper() if len(algos) == 1 else count(len(algos), 'algorithm')}"
+    )
 
 
 def facts(results: Results) -> list[str]:
@@ -56,7 +66,7 @@ def _what(study: Study) -> str:
     steps = sorted({asked_steps(run) for run in runs})
     length = f"{steps[0]:,}" if len(steps) == 1 else f"{short_count(steps[0])} to {short_count(steps[-1])}"
     groups, tasks = study.groups, study.tasks
-    compared = f"{count(len(groups), 'algorithm')} on " if len(groups) > 1 else ""
+    compared = f"{_how_many(study)} on " if len(groups) > 1 else ""
     return (
         f"{count(len(runs), 'run').capitalize()} of {length} environment steps: "
         f"{compared}{count(len(tasks), 'environment')}{'' if len(tasks) > 4 else f' ({joined(tasks)})'}. "

@@ -1,8 +1,8 @@
-(() => {
-  const data = JSON.parse(document.getElementById("points").textContent);
+// Each chapter is a page of its own: what is hidden or chosen in one changes nothing in another.
+const start = (chapter, data) => {
   const state = { x: "steps", y: "linear", hidden: new Set(), runs: new Set() };
   const SVG = "http:" + "//www.w3.org/2000/svg"; // a name, not an address
-  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const all = (selector, within = chapter) => [...within.querySelectorAll(selector)];
   const kind = (choices, wanted) => (wanted in choices ? wanted : Object.keys(choices)[0]);
   const isNumber = (value) => value !== null && value !== undefined;
   const say = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: Math.abs(value) < 1 ? 3 : Math.abs(value) < 1000 ? 4 : 5 });
@@ -27,7 +27,7 @@
       this.key = plot.dataset.chart;
       this.data = data.charts[this.key];
       this.probe = plot.querySelector(".probe");
-      this.unit = document.querySelector(`[data-unit="${this.key}"]`);
+      this.unit = chapter.querySelector(`[data-unit="${this.key}"]`);
       this.balls = [];
       this.prepare();
     }
@@ -165,7 +165,7 @@
     redraw();
   }));
   const runs = all("button[data-run]");
-  const seeds = document.getElementById("seeds");
+  const seeds = chapter.querySelector("button.seeds");
   const showRuns = () => {
     runs.forEach((button) => press(button, state.runs.has(button.dataset.run)));
     press(seeds, runs.length > 0 && state.runs.size === runs.length);
@@ -181,4 +181,7 @@
     showRuns();
   });
   all(".switches, .by-seed").forEach((part) => { part.hidden = false; });
-})();
+};
+
+const points = JSON.parse(document.getElementById("points").textContent);
+document.querySelectorAll(".chapter").forEach((chapter) => { if (chapter.dataset.chapter in points) start(chapter, points[chapter.dataset.chapter]); });
