@@ -22,9 +22,10 @@ from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
 from p3o.report.chapters import find_book
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
+from p3o.report.cost import run_table
 from p3o.report.find import Group, find_study, score, window_at
 from p3o.report.results import MIN_MAX, Results, shared_tasks
-from p3o.report.tables import all_tables, paper_table, run_table
+from p3o.report.tables import all_tables, paper_table
 from p3o.report.words import summary, title
 from p3o.runs import load_run
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
-from p3o.report.tables import shown_value
+from p3o.report.settings import shown_value
 from p3o.runs import SCORE_WINDOW, Run
 
 MAX_NAMED = 6

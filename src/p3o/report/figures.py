@@ -10,6 +10,7 @@ import numpy as np
 
 from p3o.errors import UserError
 from p3o.report.axes import short_count
+from p3o.report.cells import Cell, Table
 from p3o.report.chapters import Book
 from p3o.report.charts import (
     Series,
@@ -24,7 +25,7 @@ from p3o.report.charts import (
 from p3o.report.files import file_name, write_file
 from p3o.report.find import Group
 from p3o.report.results import Results
-from p3o.report.tables import Cell, Table, all_tables
+from p3o.report.tables import all_tables
 from p3o.statistics import Estimate
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from p3o.report import words
 from p3o.report.cautions import cautions
+from p3o.report.cells import Cell, Table
 from p3o.report.chapters import Book, Chapter
 from p3o.report.figures import Drawing, drawings, make_folder, saved
 from p3o.report.files import write_file
-from p3o.report.tables import Cell, Table, all_tables
+from p3o.report.tables import all_tables
 
 
 def write_markdown(book: Book, file: Path) -> None:

@@ -16,7 +16,8 @@ from p3o.report.charts import (
 )
 from p3o.report.find import Group
 from p3o.report.results import Results
-from p3o.report.tables import all_tables, common_settings
+from p3o.report.settings import common_settings
+from p3o.report.tables import all_tables
 from p3o.report.templates import template
 from p3o.runs import Run
 

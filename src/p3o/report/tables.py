@@ -1,55 +1,20 @@
 """Every table of a study as data: the page, the CSV files and the Markdown show the same rows."""
 
-import json
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 
-from p3o.report.axes import duration, short_count
-from p3o.report.find import Group, Study, asked_steps, score, seconds_of, seed_of, window_at
+from p3o.report.axes import short_count
+from p3o.report.cells import Around, Cell, Table, around, interval, number, spread, text
+from p3o.report.cost import cost_table, run_table
+from p3o.report.find import window_at
 from p3o.report.results import Overall, Results
-from p3o.runs import SCORE_WINDOW, Array, Run, format_number, format_return
-from p3o.statistics import MIN_SEEDS, Estimate, Verdict, mean_interval
+from p3o.report.settings import difference_tables
+from p3o.runs import SCORE_WINDOW, Array, format_return
+from p3o.statistics import MIN_SEEDS, Estimate, Verdict
 
 MAX_ACROSS = 6  # groups side by side
-
-
-class Cell(NamedTuple):
-    """What is shown, and the plain value for CSV."""
-
-    text: str
-    value: str | float | int = ""
-    note: str = ""  # smaller, below the text
-    mark: str = ""  # best, good, bad
-    bar: tuple[float, float, float] | None = None  # left end, right end and dot of an interval, in percent
-    around: "Around | None" = None  # for CSV
-
-
-class Around(NamedTuple):
-    """What is known about a mean: its interval, or the range of few seeds; NaN where there is neither."""
-
-    low: float
-    high: float
-    seeds: int
-
-
-class Table(NamedTuple):
-    key: str  # file name and id
-    title: str
-    note: str
-    head: list[str]
-    rows: list[list[Cell]]
-    zero: float | None = None  # where a rule is drawn behind interval bars, in percent
-
-
-def text(words: str, note: str = "", mark: str = "") -> Cell:
-    return Cell(words, words, note, mark)
-
-
-def number(value: float, say: Callable[[float], str] = format_number) -> Cell:
-    return Cell(say(value), "" if math.isnan(value) else value)
 
 
 def all_tables(results: Results) -> list[Table]:
@@ -119,25 +84,6 @@ def _score_cell(values: Array, best: float, may_be_best: bool, with_seeds: bool)
     seeds = [_count(values.size, "seed")] if with_seeds else []
     note = "\n".join([part for part in (spread(values), *seeds) if part])
     return Cell(format_return(mean), mean, note, mark, around=around(values))
-
-
-def around(values: Array) -> Around:
-    if 1 < values.size < MIN_SEEDS:
-        return Around(float(values.min()), float(values.max()), values.size)
-    _, low, high = mean_interval(values)
-    return Around(low, high, values.size)
-
-
-def spread(values: Array) -> str:
-    """What is known about a mean over seeds, in words."""
-    low, high, seeds = around(values)
-    if seeds < MIN_SEEDS:
-        return "" if math.isnan(low) else f"{format_return(low)} to {format_return(high)}"
-    return interval(Estimate(math.nan, low, high), format_return)
-
-
-def interval(estimate: Estimate, say: Callable[[float], str] = format_number) -> str:
-    return "" if math.isnan(estimate.low) else f"[{say(estimate.low)}, {say(estimate.high)}]"
 
 
 def win_table(results: Results) -> Table:
@@ -266,117 +212,6 @@ def _estimate_cell(estimate: Estimate, low: float, high: float, seeds: int) -> C
     bar = (places[0], places[1], places[2]) if math.isfinite(places[0]) else None
     near = Around(estimate.low, estimate.high, seeds)
     return Cell(f"{estimate.value:.2f}", estimate.value, interval(estimate, lambda v: f"{v:.2f}"), bar=bar, around=near)
-
-
-def difference_tables(results: Results) -> list[Table]:
-    """Settings with different values in different groups, then those that only some algorithms have."""
-    groups = results.study.groups
-    values = {group: settings_of(results.study, group) for group in groups}
-    names = list(dict.fromkeys(name for of in values.values() for name in of))
-    differ, partial = [], []
-    for name in names:
-        row = [" or ".join(values[group].get(name, ["–"])) for group in groups]
-        if len(set(row) - {"–"}) > 1:
-            differ.append([text(name), *(text(cell) for cell in row)])
-        elif len(set(row)) > 1:
-            partial.append([text(name), *(text(cell) for cell in row)])
-    note = "Settings with other values in other groups; – where an algorithm has no such setting."
-    head = ["setting", *(results.labels[group] for group in groups)]
-    return [
-        Table("differences", "What differs", note, head, differ),
-        Table("partial", "Settings that only some algorithms have", "", head, partial),
-    ]
-
-
-def common_settings(results: Results) -> list[tuple[str, str]]:
-    """Settings with one value in every run."""
-    found = [settings_of(results.study, group) for group in results.study.groups]
-    first = found[0] if found else {}
-    return [(k, v[0]) for k, v in first.items() if len(v) == 1 and all(other.get(k) == v for other in found)]
-
-
-def settings_of(study: Study, group: Group) -> dict[str, list[str]]:
-    """Each setting's values over the group's runs, in order of appearance; `steps` among them."""
-    found: dict[str, list[str]] = {}
-    for task in study.tasks_of(group):
-        for run in study.cells[task, group]:
-            entries = {"steps": asked_steps(run), **run.config.get("settings", {})}
-            kwargs = run.config["env"].get("kwargs")
-            entries |= {"env": kwargs} if kwargs else {}
-            for name, value in entries.items():
-                shown = shown_value(value)
-                if shown not in found.setdefault(str(name), []):
-                    found[str(name)].append(shown)
-    return found
-
-
-def shown_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def cost_table(results: Results) -> Table:
-    """Speed and what it cost."""
-    study, rows = results.study, []
-    for task in study.tasks:
-        for group in study.groups_of(task):
-            cell = study.cells[task, group]
-            seconds = [wall_seconds(run) for run in cell]
-            total = float(np.sum(seconds))
-            rows.append(
-                [
-                    text(task),
-                    text(results.labels[group]),
-                    Cell(str(len(cell)), len(cell)),
-                    Cell(short_count(sum(run.last_step for run in cell)), sum(run.last_step for run in cell)),
-                    number(float(np.median([steps_per_second(run) for run in cell])), lambda v: _whole(v)),
-                    number(total, lambda v: duration(v) if math.isfinite(v) else "–"),
-                    number(total, _whole),
-                ]
-            )
-    note = (
-        "Steps per second: steps over seconds of training of a whole run, the median over runs. Training time, of all "
-        "runs together, leaves out start-up and compilation; on a CPU a run keeps one core busy."
-    )
-    head = ["environment", "algorithm", "runs", "steps", "steps/s", "training time", "training seconds"]
-    return Table("cost", "Speed and cost", note, head, rows)
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "–"
-
-
-def wall_seconds(run: Run) -> float:
-    seconds = seconds_of(run)
-    return float(seconds[-1]) if seconds.size else math.nan
-
-
-def steps_per_second(run: Run) -> float:
-    seconds = wall_seconds(run)
-    return float(run.episodes["step"][-1] / seconds) if seconds > 0 else math.nan
-
-
-def run_table(results: Results) -> Table:
-    """One line per run."""
-    rows = []
-    for (task, group), cell in results.study.cells.items():
-        for run in cell:
-            episodes = run.episodes["step"].size
-            rows.append(
-                [
-                    text(task),
-                    text(results.labels[group]),
-                    text(seed_of(run)),
-                    Cell(f"{run.last_step:,}", run.last_step),
-                    Cell(f"{episodes:,}", episodes),
-                    number(score(run, min(asked_steps(run), run.last_step)), format_return),
-                    number(steps_per_second(run), _whole),
-                    number(wall_seconds(run), _whole),
-                    text("yes" if run.is_finished else "no", mark="" if run.is_finished else "bad"),
-                ]
-            )
-    note = "Score: mean return of the last 100 episodes so far."
-    head = ["environment", "algorithm", "seed", "steps", "episodes", "score", "steps/s", "seconds", "finished"]
-    return Table("runs", "Every run", note, head, rows)
 
 
 def _count(value: int, noun: str) -> str:

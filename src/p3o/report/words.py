@@ -6,9 +6,10 @@ from collections import Counter
 import numpy as np
 
 from p3o.report.axes import duration, short_count
+from p3o.report.cells import interval
+from p3o.report.cost import wall_seconds
 from p3o.report.find import Study, asked_steps
 from p3o.report.results import Results
-from p3o.report.tables import interval, wall_seconds
 from p3o.runs import Array, Run, format_return
 from p3o.statistics import MIN_SEEDS, Estimate
 
