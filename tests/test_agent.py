@@ -128,6 +128,10 @@ def test_learn_without_steps_needs_a_run_to_go_on_with(agent):
         ({"env": "CartPole-v1", "gamma": 2}, "gamma"),
         ({"env": "CartPole-v1", "preset": "papr"}, "paper"),
         ({"env": "CartPole-v1", "seed": -1}, "seed"),
+        ({"env": "CartPole-v1", "seed": None}, "seed None: a whole number"),
+        ({"env": "CartPole-v1", "seed": 1.5}, "seed 1.5: a whole number"),
+        ({"env": "CartPole-v1", "seed": "a"}, "seed 'a': a whole number"),
+        ({"env": "CartPole-v1", "seed": 2**64}, "to 2⁶³"),
         ({"env": gym.Env()}, "a function that makes"),
         ({"env": 3}, "int"),
         ({"env": lambda: 3}, "int"),
@@ -138,6 +142,19 @@ def test_learn_without_steps_needs_a_run_to_go_on_with(agent):
 def test_bad_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
         P3O(arguments.pop("env"), **arguments)
+
+
+@pytest.mark.parametrize("steps", [0, -3, 1.5, float("nan"), float("inf"), "1e3", True])
+def test_steps_that_are_no_number_of_steps(steps):
+    with pytest.raises(UserError, match="a whole number of at least 1 is needed"):
+        P3O("CartPole-v1", **TINY_SETTINGS).learn(steps)
+
+
+def test_numbers_of_numpy_and_whole_floats_are_numbers():
+    agent = P3O("CartPole-v1", seed=np.int64(3), **TINY_SETTINGS).learn(96.0).learn(np.int32(32))
+    plain = P3O("CartPole-v1", seed=3, **TINY_SETTINGS).learn(96).learn(32)
+    assert agent.num_timesteps == plain.num_timesteps == 128
+    assert np.array_equal(weights(agent), weights(plain))
 
 
 def test_a_function_that_hands_out_one_environment_twice_is_refused():
@@ -392,6 +409,26 @@ def test_a_dict_with_parts_that_do_not_fit_is_refused(observation):
 
 
 # Vector environments --------------------------------------------------------------------------------------------------
+
+
+def test_a_vector_environment_that_takes_one_seed_for_all():
+    agents = [P3O(gym.make_vec("CartPole-v1", num_envs=2), **TINY_SETTINGS).learn(96) for _ in range(2)]
+    assert type(gym.make_vec("CartPole-v1", num_envs=2)).__name__ == "CartPoleVectorEnv"
+    assert agents[0].num_timesteps >= 96
+    assert np.array_equal(*(weights(agent) for agent in agents))
+
+
+def test_a_model_keeps_its_preset(tmp_path):
+    P3O("CartPole-v1", preset="paper", **TINY_SETTINGS).learn(32).save(tmp_path / "model")
+    agent = P3O.load(tmp_path / "model")
+    agent.learn(32, run_dir=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["preset"] == "paper"
+
+
+def test_a_model_that_cannot_be_written_is_the_users_to_mend(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        P3O("CartPole-v1", **TINY_SETTINGS).save(tmp_path / "file" / "model")
 
 
 def test_synchronous_vector_environments():

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import json
 import math
 import os
@@ -154,6 +155,10 @@ BAD_TRAIN = {  # words -> what the line has to name
     ("CartPole-v1", "--seed", "1e40"): ("--seed", "'1e40'"),
     ("CartPole-v1", "--eval-every", "0"): ("--eval-every", "'0'"),
     ("CartPole-v1", "--variant", "a/b"): ("--variant", "'a/b'"),
+    ("CartPole-v1", "--variant", "x" * 300): ("--variant xxx", "at most 150 bytes"),
+    ("FrozenLake-v1", "--env-set", "map_name=9x9"): ("cannot be made with map_name='9x9'", "KeyError"),
+    ("HalfCheetah-v5", "--env-set", "frame_skip=0"): ("cannot be made with frame_skip=0", "ZeroDivisionError"),
+    ("CartPole-v1", "--set", "off_policy_updates=1e9"): ("off_policy_updates", "1000"),
     ("CartPole-v1", "--stesp", "3"): ("'--stesp'", "did you mean --steps"),
     ("CartPole-v1", "--zzz"): ("'--zzz'",),
     ("CartPole-v1", "more"): ("'more'",),
@@ -243,6 +248,35 @@ def test_out_that_cannot_be_made(out, here):
     before = tree(here)
     assert out in complaint(call("train", "CartPole-v1", "--out", out))
     assert tree(here) == before
+
+
+@pytest.mark.parametrize("words", [("eval",), ("resume",), ("report",), ("video",), ("sweep", "--envs", "CartPole-v1")])
+def test_a_path_that_the_file_system_refuses_is_one_line(words, here):
+    name = "x" * 300
+    assert f"{name}" in complaint(call(words[0], name, *words[1:]))
+    assert "too long" in complaint(call(words[0], name, *words[1:]))
+    assert tree(here) == {}
+
+
+@pytest.mark.parametrize(("number", "is_ours"), [(errno.EACCES, True), (errno.ENOENT, False), (errno.EIO, False)])
+def test_what_is_no_fault_of_a_path_keeps_its_traceback(number, is_ours, here, monkeypatch):
+    def refuse(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("p3o.agent.find_model", refuse)
+    if is_ours:
+        assert complaint(call("eval", "place")) == "p3o: place: Permission denied\n"
+    else:
+        with pytest.raises(OSError, match="place"):
+            call("eval", "place")
+
+
+def test_a_hint_to_resume_can_be_pasted(here):
+    words = ("train", "CartPole-v1", "--steps", 32, *TINY, "--out", "two words")
+    assert call(*words).code == 0
+    assert "`p3o resume 'two words'`" in complaint(call(*words))
+    (here / "file").write_text("")
+    assert "file exists: it is no folder" in complaint(call("train", "CartPole-v1", "--out", "file"))
 
 
 def test_out_that_cannot_be_written(here):

@@ -1,5 +1,6 @@
 """The files that grow: lines, events, and cutting both back."""
 
+import hashlib
 import math
 import os
 
@@ -34,10 +35,11 @@ def test_a_table_has_one_header_however_often_it_is_opened(tmp_path):
     for line in ("1", "2"):
         table = Table(tmp_path / "t.csv", ("step",))
         table.add(line)
-        length = table.flush()
+        length, digest = table.flush()
         table.close()
     assert (tmp_path / "t.csv").read_text() == "step\n1\n2\n"
     assert length == len("step\n1\n2\n")
+    assert digest == hashlib.sha256(b"step\n1\n2\n").hexdigest()
 
 
 def add_all(recorder, step):
@@ -93,6 +95,23 @@ def test_lost_lines_are_refused_before_anything_is_cut(tmp_path):
     with pytest.raises(UserError, match=r"updates\.csv"):
         cut_back(tmp_path, lengths)
     assert (tmp_path / "episodes.csv").stat().st_size == size
+
+
+@pytest.mark.parametrize("name", ["episodes.csv", "updates.csv", "evaluations.csv"])
+def test_edited_lines_are_refused_and_left_as_they_are(name, tmp_path):
+    for _ in range(2):  # also what an earlier process wrote
+        recorder = Recorder(tmp_path, METRICS)
+        add_all(recorder, 4)
+        lengths = recorder.flush()
+        recorder.close()
+    cut_back(tmp_path, lengths)
+    content = (tmp_path / name).read_bytes()
+    edited = content[:-2] + b"9" + content[-1:]
+    (tmp_path / name).write_bytes(edited)
+    with pytest.raises(UserError, match=rf"{name} was changed"):
+        cut_back(tmp_path, lengths)
+    assert (tmp_path / name).read_bytes() == edited
+    cut_back(tmp_path, {key: value for key, value in lengths.items() if key != "digests"})  # of an older checkpoint
 
 
 def test_event_files_of_two_processes_do_not_collide(tmp_path):

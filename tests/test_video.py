@@ -155,6 +155,8 @@ def test_a_place_that_cannot_be_written_is_one_line(run, tmp_path, environment):
     before = tree(tmp_path)
     for out in ("file/film.mp4", "folder.mp4"):
         assert f"{out} cannot be written" in complaint(call("video", run, "--out", tmp_path / out))
+    for out in ("/proc/film.mp4", "/proc/film.gif"):  # where nobody may make a file
+        assert f"--out {out} cannot be written: " in complaint(call("video", run, "--out", out))
     assert tree(tmp_path) == before
 
 

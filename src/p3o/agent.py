@@ -110,9 +110,7 @@ class Agent:
         if total_steps is None and session.steps <= session.trainer.step:
             raise UserError("learn needs the number of steps")
         if total_steps is not None:
-            if total_steps < 1:
-                raise UserError(f"total_steps {total_steps}: at least 1 is needed")
-            session.add_steps(int(total_steps))
+            session.add_steps(_whole(total_steps))
         if eval_every is not None:
             session.set_evaluation(eval_every)
         if run_dir is not None:
@@ -146,7 +144,10 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write the model (not the training state) to a folder."""
-        models.save(self._loaded, Path(path))
+        try:
+            models.save(self._loaded, Path(path))
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
     @_ClassOnly
     def load(cls: Any, path: str | Path, env: EnvSource | None = None) -> Any:
@@ -171,9 +172,8 @@ class Agent:
         settings = {**BEFORE, **loaded.settings}
         if isinstance(source, gym.vector.VectorEnv):
             settings["num_envs"] = source.num_envs
-        self._job = Job(
-            source, self.algo, 0, 0, settings=settings, env_kwargs=loaded.env["kwargs"] if env is None else {}
-        )
+        kwargs = loaded.env["kwargs"] if env is None else {}
+        self._job = Job(source, self.algo, 0, 0, loaded.preset, settings=settings, env_kwargs=kwargs)
         setup = set_up(self._job)
         loaded.check_spaces(*setup.spaces, env_name(source))
         self._session = Session(setup, make_display("none"), None, None)
@@ -226,6 +226,14 @@ class ACER(Agent):
     """Actor-critic with experience replay, for discrete actions."""
 
     algo = "acer"
+
+
+def _whole(total_steps: Any) -> int:
+    """A number of steps; 1e6 is one too."""
+    is_number = isinstance(total_steps, int | float | np.number) and not isinstance(total_steps, bool)
+    if not is_number or not float(total_steps).is_integer() or total_steps < 1:
+        raise UserError(f"total_steps {total_steps!r}: a whole number of at least 1 is needed")
+    return int(total_steps)
 
 
 def find_model(path: Path) -> Path:

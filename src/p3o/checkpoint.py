@@ -114,7 +114,9 @@ def read_json(path: Path, what: str, format: int = FORMAT) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {what} was expected there") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict) or content.get("format") != format:
         found = content.get("format") if isinstance(content, dict) else None

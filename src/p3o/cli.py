@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import re
@@ -16,6 +17,8 @@ from p3o.errors import RunStopped, UserError, nearest
 
 WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
 LIST_FLAGS = ("--envs", "--algos")  # take names, and may be given more than once
+# what a file system says of places that the user named; anything else is worth a traceback
+NOT_FOR_US = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 
 
 def parse(arguments: list[str]) -> Command:
@@ -109,6 +112,11 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of a pipe has left; Python's own flush at the end is to find no pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
+    except OSError as error:
+        if error.errno not in NOT_FOR_US or error.filename is None:
+            raise
+        print(f"p3o: {error.filename}: {error.strerror}", file=sys.stderr)
+        code = 2
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from p3o.errors import UserError, nearest
 
 C = TypeVar("C", bound="Config")
+MAX_NAME = 150  # bytes of a variant: file systems take 255 for a whole name
 MAX_SEEDS = 10_000  # of one list: more are a slip of the pen
 
 
@@ -161,6 +162,8 @@ def parse_seeds(text: str, what: str = "--seeds") -> tuple[int, ...]:
 def check_variant(name: str, what: str = "--variant") -> str:
     if not all(c.isalnum() or c in "-_.=+" for c in name):
         raise UserError(f"{what} {name!r}: letters, digits and - _ . = + only, since it names a folder")
+    if len(name.encode()) > MAX_NAME:
+        raise UserError(f"{what} {name[:20]}…: too long for the name of a folder; at most {MAX_NAME} bytes")
     return name
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shlex
 import sys
 import uuid
 from collections.abc import Iterator
@@ -85,7 +86,9 @@ def check_free(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"{folder} cannot be used: {error.strerror}") from None
     if not is_free:
-        hint = f"go on with `p3o resume {folder}`" if (folder / "config.json").exists() else "it is not empty"
+        hint = "it is not empty" if folder.is_dir() else "it is no folder"
+        if (folder / "config.json").exists():
+            hint = f"go on with `p3o resume {shlex.quote(str(folder))}`"
         raise UserError(f"{folder} exists: {hint}, or choose another folder")
 
 

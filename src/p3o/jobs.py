@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import operator
 import os
 import platform
 import shlex
@@ -29,7 +30,7 @@ from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
 
 FORMAT = 1  # of config.json
-PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale-py")
+PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale-py", "box2d")
 
 EnvSource: TypeAlias = str | Callable[[], gym.Env] | gym.vector.VectorEnv
 
@@ -85,8 +86,13 @@ class Setup(NamedTuple):
 def resolve(job: Job) -> Resolved:
     """Check a job's algorithm, environment, preset and settings, and say what they come to."""
     entry = algorithms.find(job.algo)
-    if not 0 <= job.seed < 2**63:
-        raise UserError(f"seed {job.seed}: a whole number of at least 0 is needed")
+    try:
+        seed = operator.index(job.seed)
+    except TypeError:
+        seed = -1
+    if not 0 <= seed < 2**63:
+        raise UserError(f"seed {job.seed!r}: a whole number from 0 to 2⁶³ − 1 is needed")
+    job = job._replace(seed=seed)
     make = maker(job.env, job.env_kwargs)
     if job.env_kwargs and not isinstance(job.env, str):
         raise UserError("env_kwargs goes with an environment id; a function makes its environment as it should be")
@@ -110,7 +116,7 @@ def resolve(job: Job) -> Resolved:
 
 def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Setup:
     """Check everything about a job and build its trainer; a resumed one on the device and cores that it had."""
-    _, config, specs, spaces, probe = resolve(job)
+    job, config, specs, spaces, probe = resolve(job)
     cores = device.configure(specs.observation.kind, config.deterministic, cores)
     if device_name == "auto":
         device_name = config.device
@@ -136,7 +142,7 @@ def _for_vector_env(job: Job) -> dict[str, Any]:
     if not isinstance(job.env, gym.vector.VectorEnv):
         return {}
     asked = job.settings.get("num_envs")
-    if asked is not None and int(asked) != job.env.num_envs:
+    if asked is not None and str(asked) != str(job.env.num_envs):
         raise UserError(f"setting num_envs: {asked} differs from the vector environment's {job.env.num_envs}")
     return {"num_envs": job.env.num_envs}
 

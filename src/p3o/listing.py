@@ -1,12 +1,13 @@
 """What `p3o list` shows."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
 
 from p3o.algorithms import ALGORITHMS
-from p3o.config import describe, make_config
+from p3o.config import Config, describe, make_config
 from p3o.device import available_cores
 from p3o.envs import atari_games
 from p3o.errors import UserError
@@ -35,11 +36,28 @@ def presets() -> Iterator[str]:
         for setting, _, meaning, choices in describe(entry.config):
             values = "".join(f"{_show(getattr(config, setting)):>18}" for config in columns.values())
             yield f"  {setting:<22}{values}  {meaning}{' One of: ' + ', '.join(choices) + '.' if choices else ''}"
+        yield from _exceptions(name, columns)
         doubts = [a for a in ALTERNATIVES if a.algo == name]
         if doubts:
             yield f"{name}: doubtful entries of the paper, and the --set that selects the other reading"
         for doubt in doubts:
             yield f"  --set {doubt.setting:<32} {doubt.doubt}"
+
+
+def _exceptions(algo: str, columns: dict[str, Config]) -> Iterator[str]:
+    """Where discrete actions or Atari's games have other values than the columns, which are of continuous actions."""
+    for column, config in columns.items():
+        preset, kind = column.split("/")
+        cases = {"with discrete actions": ("discrete", False)}
+        cases |= {"of Atari": ("discrete", True)} if kind == "image" else {}
+        said: dict[str, str] = {}
+        for case, (action_kind, is_game) in cases.items():
+            other = make_config(type(config), preset_settings(algo, preset, kind, action_kind, is_game))
+            names = [f.name for f in dataclasses.fields(other) if getattr(other, f.name) != getattr(config, f.name)]
+            said[case] = ", ".join(f"{name} {_show(getattr(other, name))}" for name in names)
+        if said.get("of Atari") == said["with discrete actions"]:
+            said.pop("of Atari", None)
+        yield from (f"  {column} {case}: {values}" for case, values in said.items() if values)
 
 
 def _show(value: object) -> str:

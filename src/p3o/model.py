@@ -33,8 +33,9 @@ class Model:
         params: Any,
         normalizer: NormalizerState,
         step: int,
+        preset: str = "default",
     ):
-        self.algo, self.settings, self.env, self.step = algo, settings, env, step
+        self.algo, self.settings, self.env, self.step, self.preset = algo, settings, env, step, preset
         self.observation_space, self.action_space = observation_space, action_space
         self.specs = Specs(observation_spec(observation_space), action_spec(action_space))
         entry = algorithms.find(algo)
@@ -106,6 +107,7 @@ def save(model: Model, folder: Path) -> None:
     description = {
         "format": FORMAT,
         "algo": model.algo,
+        "preset": model.preset,
         "step": model.step,
         "env": env,
         "observation_space": space_to_json(model.observation_space),
@@ -143,6 +145,7 @@ def load(folder: Path) -> Model:
             params,
             statistics,
             data["step"],
+            data.get("preset", "default"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise UserError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None

@@ -1,5 +1,6 @@
 """The files that grow while a run trains: CSV lines and TensorBoard events, which can be cut back to a checkpoint."""
 
+import hashlib
 import math
 import os
 import time
@@ -26,18 +27,21 @@ class Table:
 
     def __init__(self, path: Path, columns: tuple[str, ...]):
         self.path = path
-        self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        self._file = open(path, "ab")  # noqa: SIM115
+        self._digest = hashlib.sha256(path.read_bytes())  # of all that was written, so that an edited line is found
         if self._file.tell() == 0:
-            self._file.write(",".join(columns) + "\n")
+            self.add(*columns)
 
     def add(self, *cells: str) -> None:
-        self._file.write(",".join(cells) + "\n")
+        line = (",".join(cells) + "\n").encode()
+        self._digest.update(line)
+        self._file.write(line)
 
-    def flush(self) -> int:
-        """Push lines to the disk; returns the file's length."""
+    def flush(self) -> tuple[int, str]:
+        """Push lines to the disk; returns the file's length and digest."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._file.tell(), self._digest.hexdigest()
 
     def close(self) -> None:
         self._file.close()
@@ -117,9 +121,14 @@ class Recorder:
         self.events.add(step, {"eval/mean_reward": mean, "eval/mean_ep_length": mean_length})
 
     def flush(self) -> dict[str, Any]:
-        """Everything on disk; returns the lengths that `cut_back` needs."""
+        """Everything on disk; returns the lengths and digests that `cut_back` needs."""
         tables = [t for t in (self.episodes, self.updates, self.evaluations) if t is not None]
-        return {"tables": {t.path.name: t.flush() for t in tables}, "events": self.events.flush()}
+        found = {table.path.name: table.flush() for table in tables}
+        return {
+            "tables": {name: length for name, (length, _) in found.items()},
+            "digests": {name: digest for name, (_, digest) in found.items()},
+            "events": self.events.flush(),
+        }
 
     def close(self) -> None:
         for table in (self.episodes, self.updates, self.evaluations):
@@ -129,12 +138,17 @@ class Recorder:
 
 
 def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
-    """Drop all that was written after a checkpoint (None: after the start)."""
+    """Drop all that was written after a checkpoint (None: after the start), if what was written before is there."""
     lengths = lengths or {"tables": {}, "events": {}}
     for name, length in lengths["tables"].items():
-        size = (folder / name).stat().st_size if (folder / name).exists() else 0
-        if size < length:
-            raise UserError(f"{folder / name} is damaged: it has {size} bytes, the checkpoint was made after {length}")
+        content = (folder / name).read_bytes() if (folder / name).exists() else b""
+        if len(content) < length:
+            raise UserError(
+                f"{folder / name} is damaged: it has {len(content)} bytes, the checkpoint was made after {length}"
+            )
+        digest = lengths.get("digests", {}).get(name)  # older checkpoints have none
+        if digest not in (None, hashlib.sha256(content[:length]).hexdigest()):
+            raise UserError(f"{folder / name} was changed: its lines are not those that the checkpoint was made after")
     for name in (EPISODES, UPDATES, EVALUATIONS):
         _truncate(folder / name, lengths["tables"].get(name))
     if (folder / "tb").is_dir():

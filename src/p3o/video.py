@@ -36,7 +36,7 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
             env.reset(seed=seed)
             if env.render() is None:  # before anything is written
                 raise UserError("it draws no pictures")
-            _make_parent(out)
+            _make_place(out, unfinished)
             with writer_for(unfinished, fps) as writer:
                 play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
         os.replace(unfinished, out)
@@ -55,11 +55,13 @@ class _CannotWrite(Exception):
     """The place for the film, not its pictures, is the trouble."""
 
 
-def _make_parent(out: Path) -> None:
+def _make_place(out: Path, unfinished: Path) -> None:
+    """Try to write there before a library does, which would blame a broken pipe."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        unfinished.write_bytes(b"")
     except OSError as error:
         raise _CannotWrite(error.strerror) from None
 

@@ -44,7 +44,10 @@ class ACERConfig(Config):
     )
     burn_in: int = setting(1_000, "Steps per environment before replayed updates start.", minimum=0)
     off_policy_updates: float = setting(
-        4.0, "Mean of the Poisson number of replayed updates per iteration; 0 switches the replay off.", minimum=0
+        4.0,
+        "Mean of the Poisson number of replayed updates per iteration; 0 switches the replay off.",
+        minimum=0,
+        maximum=1000,
     )
     is_clip: float = setting(10.0, "Truncation c of the importance ratios.", above=0)
     use_trust_region: bool = setting(True, "Project the gradient into the trust region.")

@@ -42,7 +42,10 @@ class P3OConfig(Config):
     burn_in: int = setting(2_500, "Steps per environment before replayed updates start.", minimum=0)
     replay_samples: int = setting(15, "Trajectories per environment in a replayed minibatch (T steps each).", minimum=1)
     off_policy_updates: float = setting(
-        3.0, "Mean m of the Poisson number ξ of replayed updates per iteration; 0 switches the replay off.", minimum=0
+        3.0,
+        "Mean m of the Poisson number ξ of replayed updates per iteration; 0 switches the replay off.",
+        minimum=0,
+        maximum=1000,
     )
     kl_coef: float | str = setting("ess", "KL weight λ: `ess` for 1 − ESS, or a number.", choices=("ess",), minimum=0)
     is_clip: float | str = setting(

@@ -1,5 +1,6 @@
 """Gymnasium environments behind `VectorEnv`: a list of single ones stepped in turn, or a user's vector environment."""
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,12 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
     except (TypeError, ValueError, AssertionError, OSError, ImportError) as error:
         raise UserError(_one_line(env_id, error)) from None
+    except Exception as error:
+        if not kwargs:  # a mistake in the environment, which its author wants to see whole
+            raise
+        given = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+        said = f"{type(error).__name__} {' '.join(str(error).split())}"
+        raise UserError(f"environment {env_id!r} cannot be made with {given}: {said}") from None
 
 
 def _register_own(env_id: str) -> None:
@@ -251,11 +258,7 @@ class GymnasiumVectorEnv:
         # Seeds of their own at each reset: one after an interruption does not play the first episodes again.
         key = (*self._seeds.spawn_key, self._num_steps)
         seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).generate_state(self.num_envs).tolist()
-        try:
-            batch, _ = self.env.reset(seed=seeds)
-        except TypeError:  # ale-py's takes an array, of numbers below 2³¹
-            batch, _ = self.env.reset(seed=np.array(seeds, np.int64) % 2**31)
-        self._write(batch, self._current)
+        self._write(_seeded(self.env, seeds), self._current)
         self.is_waiting[:] = False
         return self._current
 
@@ -319,6 +322,15 @@ class GymnasiumVectorEnv:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _seeded(env: gym.vector.VectorEnv, seeds: list[int]) -> Any:
+    """The first observations. Some take a seed for each member, ale-py's an array of numbers below 2³¹, and those that
+    step all members at once, such as Gymnasium's CartPole, a single one."""
+    for seed in (seeds, np.array(seeds, np.int64) % 2**31):
+        with contextlib.suppress(TypeError, gym.error.Error):
+            return env.reset(seed=seed)[0]
+    return env.reset(seed=seeds[0])[0]
 
 
 def _leaves(observation: Observation) -> list[np.ndarray]:
