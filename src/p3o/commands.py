@@ -44,7 +44,7 @@ class Train:
     """Evaluate with deterministic actions every so many steps."""
 
     def run(self) -> int:
-        from p3o import session
+        from p3o import starting
         from p3o.config import check_variant, parse_assignments, parse_count
         from p3o.folder import command_line, default_folder
         from p3o.jobs import Job
@@ -61,7 +61,7 @@ class Train:
             eval_every=None if self.eval_every is None else parse_count(self.eval_every, "--eval-every"),
         )
         folder = Path(self.out) if self.out else default_folder(job)
-        return _train(lambda display: session.start(job, folder, display, command_line()), folder)
+        return _train(lambda display: starting.start(job, folder, display, command_line()), folder)
 
 
 @dataclass
@@ -74,12 +74,12 @@ class Resume:
     """A new total of environment steps."""
 
     def run(self) -> int:
-        from p3o import session
+        from p3o import starting
         from p3o.config import parse_count
 
         folder = Path(self.run_dir)
         steps = None if self.steps is None else parse_count(self.steps, "--steps")
-        return _train(lambda display: session.resume(folder, display, steps), folder)
+        return _train(lambda display: starting.resume(folder, display, steps), folder)
 
 
 @dataclass
