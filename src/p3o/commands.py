@@ -271,7 +271,7 @@ class Bench:
         started = time.perf_counter()
         from rich.console import Console
 
-        from p3o import bench
+        from p3o import bench, findings
 
         imports = time.perf_counter() - started
         # lines, where there is somebody to read them: a moving display would take part of what is measured
@@ -287,9 +287,9 @@ class Bench:
             (lambda text: print(f"measuring {text}", file=sys.stderr)) if is_watched else (lambda text: None),
         )
         if self.json:
-            print(json.dumps(bench.as_json(picture)))
+            print(json.dumps(findings.as_json(picture)))
         else:
-            bench.show(picture, Console())
+            findings.show(picture, Console())
         return 0
 
 
