@@ -225,25 +225,25 @@ def measure_checkpoint(setup: Any, what: dict[str, Any]) -> dict[str, float]:
         with lock:
             session = Session(setup, NoDisplay(), run, config)
             session.recorder = Recorder(run, trainer.algorithm.metrics)
-            session._segments = [
+            session.checkpoints.segments = [
                 {"name": "none", "first": 0, "last": trainer.num_added if trainer.is_replay_apart else 0}
             ]
             for _ in range(2):  # the first compiles
                 for _ in range(what["rollouts"]):
                     trainer.iterate(HORIZON)
                 trainer.settle()
-                before, started = session.saver.cost, time.perf_counter()
+                before, started = session.checkpoints.saver.cost, time.perf_counter()
                 session.save(is_waited_for=False)
                 stalled = time.perf_counter() - started
                 slowed = time.perf_counter()
                 count = 0
-                while session.saver.is_busy:
+                while session.checkpoints.saver.is_busy:
                     trainer.iterate(HORIZON)
                     count += 1
                 trainer.settle()
                 slowed = time.perf_counter() - slowed
                 session.wait_for_save()
-                cost = session.saver.cost
+                cost = session.checkpoints.saver.cost
                 costs.append(
                     {
                         "rollouts": what["rollouts"],

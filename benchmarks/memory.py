@@ -30,7 +30,7 @@ def resident_bytes() -> int:
 
 def worker(what: dict[str, Any]) -> None:
     """Train to 10 n steps and note the size at each n."""
-    from p3o import session
+    from p3o import starting
     from p3o.display import NoDisplay
     from p3o.jobs import Job
     from p3o.signals import StopSignals
@@ -38,7 +38,7 @@ def worker(what: dict[str, Any]) -> None:
     steps, sizes = what["steps"], []
     with tempfile.TemporaryDirectory() as parent, StopSignals() as stop:
         job = Job(what["env"], what["algo"], TIMES * steps)
-        run, lock = session.start(job, Path(parent) / "run", NoDisplay())
+        run, lock = starting.start(job, Path(parent) / "run", NoDisplay())
 
         def note(status: Any) -> None:
             if status.step >= (len(sizes) + 1) * steps:

@@ -12,7 +12,7 @@ import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from rich.console import Console
 
-from p3o import bench, clocks
+from p3o import bench, clocks, findings
 from p3o.jobs import Job, set_up
 
 
@@ -50,7 +50,7 @@ def result(**shares):
 
 
 def words(*results, cores=1):
-    return "\n".join(bench.advice(bench.Picture("X-v0", "default", 1.0, 2000.0, list(results), {}), cores))
+    return "\n".join(findings.advice(bench.Picture("X-v0", "default", 1.0, 2000.0, list(results), {}), cores))
 
 
 def test_clocks_take_inner_calls_from_outer_ones_and_leave_their_own_cost_out():
@@ -131,7 +131,7 @@ def test_a_slow_environment_is_found_to_be_what_takes_the_time(no_files):
     assert found.parts["logging"] > 0
     assert found.parts["simulator"] >= 2 * found.num_steps * 0.03 * 0.99  # 2 environments, 30 ms a step
     assert picture.bare_steps_per_second <= 1 / 0.03
-    (line,) = bench.advice(picture, cores=1)
+    (line,) = findings.advice(picture, cores=1)
     assert f"p3o: {found.shares['simulator']:.0%}".replace("%", " %") in line
     assert "of the time is your environment's step" in line
 
@@ -169,7 +169,7 @@ def test_algorithms_that_cannot_act_are_left_out_unless_named():
     picture = bench.measure("Pendulum-v1", [], 0.05, settings={"hidden_sizes": "8"})
     assert [r.algo for r in picture.results] == ["p3o", "a2c", "a2cg", "ppo"]
     assert "Discrete" in picture.skipped["acer"]
-    assert "acer was left out" in "\n".join(bench.facts(picture))
+    assert "acer was left out" in "\n".join(findings.facts(picture))
     assert "Discrete" in complaint(call("bench", "Pendulum-v1", "--algos", "acer", "--seconds", "0.05"))
 
 
@@ -195,7 +195,7 @@ def test_a_terminal_gets_a_table():
 
     out = Terminal()
     picture = bench.Picture("X-v0", "default", 1.0, 2000.0, [result(updating=0.3)], {"acer": "no"})
-    bench.show(picture, Console(file=out, width=130, force_terminal=True))
+    findings.show(picture, Console(file=out, width=130, force_terminal=True))
     assert "┃" in out.getvalue()
     assert "70%" in out.getvalue()
     assert "X-v0, preset default" in out.getvalue()
@@ -231,8 +231,8 @@ def test_where_a_gpu_was_measured_the_measurement_is_the_advice():
     """With a GPU at hand the choice has been made by measurement: no guess about it beside it."""
     measured = result(updating=0.9)
     picture = bench.Picture("X-v0", "default", 0.1, 1e4, [measured], {})
-    assert any("updates dominate" in line for line in bench.advice(picture, 1))
+    assert any("updates dominate" in line for line in findings.advice(picture, 1))
     reason = "gpu: an update takes 13.6 ms on the CPU and 4.1 ms on the GPU"
     picture = picture._replace(results=[measured._replace(device="gpu", device_reason=reason)])
-    assert not any("updates dominate" in line for line in bench.advice(picture, 1))
-    assert f"p3o learns on {reason}" in bench.facts(picture)
+    assert not any("updates dominate" in line for line in findings.advice(picture, 1))
+    assert f"p3o learns on {reason}" in findings.facts(picture)

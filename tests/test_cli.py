@@ -22,7 +22,7 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import command, episodes, events
 
 from p3o import cli, device, folder
-from p3o.commands import parse_seed, parse_value
+from p3o.commands.options import parse_seed, parse_value
 
 
 class TextEnv(gym.Env):

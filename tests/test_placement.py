@@ -9,8 +9,8 @@ from p3o import placement
 from p3o.display import NoDisplay
 from p3o.errors import UserError
 from p3o.jobs import Job, set_up
-from p3o.session import resume, start
 from p3o.signals import StopSignals
+from p3o.starting import resume, start
 
 JOB = Job("CartPole-v1", "p3o", 400, settings={"num_steps": 16})
 

@@ -19,7 +19,7 @@ import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
 
-from p3o import P3O, session
+from p3o import P3O, starting
 from p3o.device import available_cores
 from p3o.display import NoDisplay
 from p3o.errors import RunStopped, UserError
@@ -151,7 +151,7 @@ def test_stopped_after_an_iteration_and_resumed_is_equal(after, alone, tmp_path,
 
 
 def test_a_signal_before_the_first_iteration_resumes_from_the_start(alone, tmp_path, monkeypatch):
-    real = session.open_folder
+    real = starting.open_folder
 
     def open_folder(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
@@ -159,7 +159,7 @@ def test_a_signal_before_the_first_iteration_resumes_from_the_start(alone, tmp_p
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(session, "open_folder", open_folder)
+        patch.setattr(starting, "open_folder", open_folder)
         result = call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
     assert (result.code, result.out) == (130, f"{run}\n")
     assert not (run / "checkpoint").exists()
@@ -375,7 +375,7 @@ def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
 
 def test_a_policy_that_is_not_finite_does_not_become_the_best(tmp_path):
     job = Job("CartPole-v1", "p3o", 10_000, settings={"num_steps": 16}, eval_every=32)
-    run, held = session.start(job, tmp_path / "run", NoDisplay())
+    run, held = starting.start(job, tmp_path / "run", NoDisplay())
     with held:
         trainer = run.trainer
         trainer.state = trainer.state._replace(params=jax.tree.map(lambda leaf: leaf * np.nan, trainer.state.params))

@@ -14,7 +14,7 @@ from commands import TINY, call
 from killing import differences
 from rich.console import Console
 
-from p3o import checkpoint, session
+from p3o import checkpoint, starting
 from p3o.display import make_display
 from p3o.errors import UserError
 from p3o.folder import lock
@@ -326,14 +326,14 @@ def stages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("node") / "run"
     settings = {word.partition("=")[0]: word.partition("=")[2] for word in TINY[1:]} | {"checkpoint_every": 64}
     job = Job("CartPole-v1", "p3o", 320, settings=settings, eval_every=100)
-    run, held = session.start(job, folder, make_display("none"))
+    run, held = starting.start(job, folder, make_display("none"))
     packer = parcels.Packer(folder)
     sent = [packer.pack()]
     seen = [None]
 
     def after_iteration(_):
-        if run.last_checkpoint != seen[0]:
-            seen[0] = run.last_checkpoint
+        if run.checkpoints.last != seen[0]:
+            seen[0] = run.checkpoints.last
             sent.append(packer.pack())
 
     with held, StopSignals() as stop:

@@ -17,9 +17,10 @@ from p3o.distributions import Categorical
 from p3o.envs.gymnasium_env import HostVectorEnv
 from p3o.errors import RunStopped, UserError
 from p3o.jobs import Job, set_up
+from p3o.metrics import IntervalMeans
 from p3o.placement import check_memory, format_bytes
 from p3o.spaces import action_spec, observation_spec
-from p3o.train import IntervalMeans, Trainer
+from p3o.train import Trainer
 from p3o.types import Observation, Step
 
 SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float64)

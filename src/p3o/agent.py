@@ -17,8 +17,8 @@ from p3o.jobs import EnvSource, Job, env_name, set_up
 from p3o.model import Model
 from p3o.report import write_report
 from p3o.session import Session
-from p3o.session import resume as resume_session
 from p3o.signals import StopSignals
+from p3o.starting import resume as resume_session
 
 A = TypeVar("A", bound="Agent")
 

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from p3o import seeds
 from p3o.model import Model
 
 
@@ -32,3 +33,11 @@ def play(
                 on_frame()
         results.append((total, length))
     return results
+
+
+def evaluate(model: Model, env: gym.Env, episodes: int, run_seed: int, step: int) -> list[tuple[float, int]]:
+    """Episodes of a run with the policy's mode, seeded by its step, so that a resumed run evaluates the same ones."""
+    parent = seeds.derive(run_seed).evaluation
+    key = (*parent.spawn_key, step)
+    seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
+    return play(model, env, episodes, seed, deterministic=True)

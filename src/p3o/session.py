@@ -1,8 +1,7 @@
-"""A run and its folder: started, checkpointed, resumed, finished."""
+"""A run and its folder, while it trains: recorded, checkpointed, evaluated, finished."""
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,17 +12,17 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from p3o import checkpoint, seeds, segments, speeds
+from p3o import checkpoint, speeds
 from p3o import model as models
 from p3o.display import Display, Header, Status
 from p3o.errors import RunStopped, UserError
-from p3o.evaluate import play
-from p3o.folder import check_free, lock, open_folder, read_config
-from p3o.jobs import EnvSource, Job, Setup, env_name, job_of, maker, set_up, versions
+from p3o.evaluate import evaluate
+from p3o.folder import identity, open_folder
+from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
 from p3o.placement import replay_line
 from p3o.recording import Recorder, cut_back
-from p3o.saving import BackgroundSaver
+from p3o.saving import Checkpoints
 from p3o.signals import Stop
 from p3o.train import Iteration
 
@@ -43,10 +42,7 @@ class Session:
         self.next_evaluation = setup.job.eval_every
         self.steps_before = 0  # that a loaded model had been trained for
         self.schedule_start = 0 if config is None else int(config["schedule_start"])  # where schedules begin
-        self.last_checkpoint: int | None = None
-        self.saver = BackgroundSaver()
-        self._segments: list[dict[str, Any]] = []  # of the replay, on disk
-        self._saved_at = 0
+        self.checkpoints = Checkpoints(setup.trainer)
         self._line_at = (0, 0, 0.0)  # iteration, step and seconds of the last line of updates.csv
         self._curve: tuple[list[int], list[float]] = ([], [])
         self._eval_env: gym.Env | None = None
@@ -64,15 +60,16 @@ class Session:
 
     def save(self, is_waited_for: bool = True) -> None:
         """Checkpoint and model. A replay that is apart is written beside the training, unless that is to wait."""
+        assert self.folder is not None
         assert self.config is not None
         self.wait_for_save()  # counts its own time
-        if self.saver.cost.number == 1:  # an early word, and one at the end
+        if self.checkpoints.saver.cost.number == 1:  # an early word, and one at the end
             self._tell_cost()
         started = time.perf_counter()
         self.trainer.check_params()
-        write = self._prepare_save(self.config["run_id"])
+        write = self.checkpoints.prepare(self.folder, self.config["run_id"], self._entries(), self.model())
         if self.trainer.is_replay_apart:
-            self.saver.start(write, time.perf_counter() - started)
+            self.checkpoints.saver.start(write, time.perf_counter() - started)
             if is_waited_for:
                 self.wait_for_save()
         else:
@@ -82,49 +79,36 @@ class Session:
     def wait_for_save(self) -> None:
         """Until the checkpoint that is being written is there."""
         with self._writing():
-            self.saver.wait()
+            self.checkpoints.saver.wait()
 
-    def _prepare_save(self, run_id: str) -> Callable[[], int]:
-        """All that a checkpoint holds, as it is now; returns the function that writes it and returns its bytes."""
-        assert self.folder is not None
+    def _entries(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the trainer."""
+        assert self.config is not None
         assert self.recorder is not None
-        trainer, folder, step = self.trainer, self.folder, self.trainer.step
         with self._writing():
             files = self.recorder.flush()
-        tree: dict[str, Any] = {
-            "trainer": trainer.snapshot(),
+        return {
             "files": files,
-            "job": self._identity(),
+            "job": identity(self.config),
             "steps_before": self.steps_before,
             "best_evaluation": self.best_evaluation,
             "next_evaluation": self.next_evaluation,
             "line_at": list(self._line_at),
             "curve": [list(self._curve[0]), list(self._curve[1])],
         }
-        saved_before = self._segments[-1]["last"] if self._segments else 0
-        chunks = trainer.replay_chunks(saved_before) if trainer.is_replay_apart else []
-        if trainer.is_replay_apart:
-            tree = checkpoint.frozen(tree)
-        model = self.model()
-        self._saved_at = step
 
-        def write() -> int:
-            place = folder / "checkpoint"
-            place.mkdir(parents=True, exist_ok=True)
-            new = [segments.write(place, chunk) for chunk in chunks]
-            if chunks:
-                assert trainer.algorithm.replay is not None
-                slots = trainer.algorithm.replay.slots
-                self._segments = segments.needed([*self._segments, *new], chunks[-1].last, slots)
-            if trainer.is_replay_apart:
-                tree["segments"] = self._segments
-            size = checkpoint.save(place, run_id, step, tree)
-            segments.clean(place, self._segments)
-            models.save(model, folder / "model")
-            self.last_checkpoint = step  # last: whoever sees it may take the folder's files
-            return size + sum(segment["bytes"] for segment in new)
-
-        return write
+    def restore(self, tree: dict[str, Any]) -> list[int]:
+        """Go back to a checkpoint, files too; returns the environments that had to start a fresh episode."""
+        assert self.folder is not None
+        fresh = self.checkpoints.restore(self.folder, tree)
+        self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
+        if self.next_evaluation is None and self.job.eval_every is not None:
+            self.next_evaluation = self.trainer.step + self.job.eval_every  # asked for after this checkpoint
+        self.steps_before = tree["steps_before"]
+        self._line_at = tuple(tree["line_at"])
+        self._curve = (list(tree["curve"][0]), list(tree["curve"][1]))
+        cut_back(self.folder, tree["files"])
+        return fresh
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -151,46 +135,6 @@ class Session:
             self.save()
         finally:
             self.recorder.close()
-
-    def _identity(self) -> dict[str, Any]:
-        """What has to be the same in config.json when the run goes on."""
-        assert self.config is not None
-        return {key: self.config[key] for key in ("algo", "seed", "settings", "env")}
-
-    def restore(self, steps: int | None = None) -> list[int]:
-        """Go on from the folder's checkpoint, or from the start if there is none yet; `steps` is a new total."""
-        assert self.folder is not None
-        assert self.config is not None
-        if not checkpoint.exists(self.folder / "checkpoint"):
-            if (self.folder / "model").exists():
-                raise UserError(f"{self.folder / 'checkpoint'} is missing: the run cannot go on without it")
-            cut_back(self.folder, None)
-            return []
-        tree = checkpoint.load(self.folder / "checkpoint", self.config["run_id"])
-        try:
-            for key, value in self._identity().items():
-                if tree["job"][key] != value:
-                    raise UserError(
-                        f"{self.folder / 'config.json'} was changed: {_change(key, tree['job'][key], value)}"
-                    )
-            if steps is not None and steps < tree["trainer"]["step"]:
-                raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
-            self._segments = tree.get("segments", [])
-            chunks = (segments.read(self.folder / "checkpoint", segment) for segment in self._segments)
-            fresh = self.trainer.restore(tree["trainer"], chunks)
-            self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
-            if self.next_evaluation is None and self.job.eval_every is not None:
-                self.next_evaluation = self.trainer.step + self.job.eval_every  # asked for after this checkpoint
-            self.steps_before = tree["steps_before"]
-            self._line_at = tuple(tree["line_at"])
-            self._curve = (list(tree["curve"][0]), list(tree["curve"][1]))
-            files = tree["files"]
-            cut_back(self.folder, files)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{self.folder / 'checkpoint'} does not fit this run: {reason}") from None
-        self.last_checkpoint = self._saved_at = self.trainer.step
-        return fresh
 
     def model(self) -> models.Model:
         """The policy as it is now."""
@@ -276,6 +220,7 @@ class Session:
             self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
+        every = self.setup.config.checkpoint_every
         self.display.start(self.header())
         try:
             while self.trainer.step < self.steps and stop.received is None:
@@ -288,7 +233,7 @@ class Session:
                     if m.is_shown and (not m.weight or result.metrics[m.weight])
                 }
                 self.display.update(self.status(latest))
-                if self.folder is not None and self._is_checkpoint_due() and self.trainer.step < self.steps:
+                if self.folder is not None and self.checkpoints.is_due(every) and self.trainer.step < self.steps:
                     self.save(is_waited_for=False)  # the last one is made below, together with the last line
                 if callback is not None and callback(self.status(latest)) is False:
                     break
@@ -312,18 +257,13 @@ class Session:
     def _last_good(self) -> str:
         if self.folder is None:
             return "no run folder, so no checkpoint"
-        if self.last_checkpoint is None:
+        if self.checkpoints.last is None:
             return "there was no checkpoint yet"
-        return f"last good checkpoint: {self.folder / 'checkpoint'} at step {self.last_checkpoint:,}"
-
-    def _is_checkpoint_due(self) -> bool:
-        every = self.setup.config.checkpoint_every
-        is_due = self.trainer.step // every > self._saved_at // every
-        return is_due and not self.saver.is_busy  # a slow disk makes checkpoints rarer, not training slower
+        return f"last good checkpoint: {self.folder / 'checkpoint'} at step {self.checkpoints.last:,}"
 
     def _tell_cost(self) -> None:
         if self.trainer.is_replay_apart:
-            self.display.message(self.saver.cost.line(self.trainer.seconds))
+            self.display.message(self.checkpoints.saver.cost.line(self.trainer.seconds))
 
     def _record(self, result: Iteration) -> None:
         trainer = self.trainer
@@ -361,7 +301,7 @@ class Session:
                 self.recorder.flush()
 
     def _evaluate(self) -> None:
-        """Seeded by the step, so that a resumed run evaluates the same episodes."""
+        """Play and record, and keep the policy that does best."""
         assert self.job.eval_every is not None
         self.trainer.check_params()  # what is not finite must not become the best
         while self.next_evaluation is not None and self.next_evaluation <= self.trainer.step:
@@ -370,10 +310,8 @@ class Session:
             make = maker(self.job.env, self.job.env_kwargs)
             assert make is not None
             self._eval_env = make()
-        parent = seeds.derive(self.job.seed).evaluation
-        key = (*parent.spawn_key, self.trainer.step)
-        seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
-        results = play(self.model(), self._eval_env, self.setup.config.eval_episodes, seed, deterministic=True)
+        episodes = self.setup.config.eval_episodes
+        results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step)
         mean = float(np.mean([total for total, _ in results]))
         if self.recorder is not None and self.folder is not None:
             with self._writing():
@@ -382,74 +320,3 @@ class Session:
                     models.save(self.model(), self.folder / "model-best")
         self.best_evaluation = mean if self.best_evaluation is None else max(self.best_evaluation, mean)
         self.display.message(f"evaluation at step {self.trainer.step:,}: mean return {mean:,.1f}")
-
-
-def _change(key: str, before: Any, now: Any) -> str:
-    """Which setting differs, and how."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        absent = "absent"
-        name = next(n for n in sorted(before.keys() | now.keys()) if before.get(n, absent) != now.get(n, absent))
-        return f"{key} {name} is {now.get(name, absent)}, the checkpoint was made with {before.get(name, absent)}"
-    return f"{key} is {now}, the checkpoint was made with {before}"
-
-
-def start(job: Job, folder: Path, display: Display, command: list[str] | None = None) -> tuple[Session, Any]:
-    """A new run in a new folder; returns it with its lock."""
-    check_free(folder)
-    setup = set_up(job)
-    config, stack = open_folder(setup, folder, command)
-    return Session(setup, display, folder, config), stack
-
-
-def resume(
-    folder: Path, display: Display, steps: int | None = None, env: EnvSource | None = None
-) -> tuple[Session, Any]:
-    """The run in a folder, brought to its last checkpoint; returns it with its lock."""
-    config = read_config(folder)
-    stack = contextlib.ExitStack()
-    stack.enter_context(lock(folder))
-    try:
-        return _resume_locked(folder, config, display, steps, env), stack
-    except BaseException:
-        stack.close()
-        raise
-
-
-def _resume_locked(
-    folder: Path, config: dict[str, Any], display: Display, steps: int | None, env: EnvSource | None
-) -> Session:
-    job = job_of(config, folder, env)
-    setup = set_up(job, config.get("device", "cpu"), config.get("cores"))
-    has_lost_gpu = config.get("device") == "gpu" and setup.trainer.device.platform == "cpu"
-    if has_lost_gpu:
-        display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")
-    if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
-        setup.spaces[1]
-    ):
-        raise UserError(
-            f"{folder}: the run was on spaces {config['env']['observation_space']} and "
-            f"{config['env']['action_space']}, the environment has {setup.spaces[0]} and {setup.spaces[1]}"
-        )
-    session = Session(setup, display, folder, config)
-    fresh = session.restore(steps)
-    if fresh:
-        display.message(
-            "the environment cannot be brought back to where it was: the episodes that were running start afresh"
-        )
-    changed = has_lost_gpu
-    if steps is not None and steps != job.steps:
-        if setup.config.schedule_steps is None and setup.config.lr_schedule != "constant":
-            display.message(f"the new total of {steps:,} steps is the new horizon of the learning-rate schedule")
-        config["steps"] = session.steps = steps
-        changed = True
-    if config["versions"] != versions():
-        display.message("this resume runs under other versions than before; it goes on, but not bit for bit")
-        changed = True
-    if changed:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": versions(), "time": now}
-        if has_lost_gpu:
-            entry["device"] = config["device"] = "cpu"
-        config["resumes"].append(entry)
-        checkpoint.write_json(folder / "config.json", config)
-    return session

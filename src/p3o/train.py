@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from p3o import seeds, segments
-from p3o.algorithms import Algorithm, Entry, Metric, Specs
+from p3o.algorithms import Algorithm, Entry, Specs
 from p3o.config import Config
 from p3o.device_actor import DeviceActor, num_groups
 from p3o.envs.base import VectorEnv
 from p3o.errors import RunStopped
 from p3o.host_replay import ROOMS, HostReplay
+from p3o.metrics import LEARNING_RATE, Coming, IntervalMeans, gather, receive, send, send_gathered
 from p3o.normalize import Normalizer, NormalizerState
 from p3o.placement import compile_update, jit_update, place
 from p3o.replay import ReplayState, put, take
@@ -24,7 +25,6 @@ from p3o.rollout import Actor, Episode, Rollout
 from p3o.types import Observation, Trajectory
 
 WINDOW = 100  # episodes in the reported mean return
-LEARNING_RATE = Metric("learning_rate", "step size")
 
 
 class Iteration(NamedTuple):
@@ -34,50 +34,6 @@ class Iteration(NamedTuple):
     episodes: list[Episode]
 
 
-class Gathered(NamedTuple):
-    """Metrics in one array, so that they cross the bus at once: each one by itself takes 20 µs of the host."""
-
-    names: list[str]
-    values: Any  # [metrics] float32; counts are exact in it up to 16,777,216
-
-
-class Coming(NamedTuple):
-    """The metrics of an update that may still be on its way."""
-
-    arrays: dict[str, Any] | Gathered
-    rate: float
-    step: int
-
-
-class IntervalMeans:
-    """Metrics averaged over a logging interval, each over the things it is a mean of."""
-
-    def __init__(self, metrics: tuple[Metric, ...]):
-        self.metrics = metrics
-        self.clear()
-
-    def clear(self) -> None:
-        self.sums = {m.name: 0.0 for m in self.metrics}
-        self.weights = {m.name: 0.0 for m in self.metrics}
-
-    def add(self, values: dict[str, float]) -> None:
-        for metric in self.metrics:
-            weight = values[metric.weight] if metric.weight else 1.0
-            if weight:
-                self.sums[metric.name] += values[metric.name] * (1.0 if metric.is_count else weight)
-                self.weights[metric.name] += weight
-
-    def means(self) -> dict[str, float]:
-        """NaN where nothing happened."""
-        return {
-            m.name: math.nan
-            if not self.weights[m.name]
-            else self.sums[m.name] / (1.0 if m.is_count else self.weights[m.name])
-            for m in self.metrics
-        }
-
-
-_gather = jax.jit(lambda arrays: jnp.stack([arrays[name].astype(jnp.float32) for name in sorted(arrays)]))
 _take = jax.jit(take)
 _put = jax.jit(put, donate_argnums=0)
 
@@ -91,7 +47,7 @@ class Trainer:
         self.algorithm: Algorithm = entry.make(config, specs)
         streams = seeds.derive(seed)
         self._update: Any = None  # compiled on first use
-        self._gather: Any = _gather
+        self._gather: Any = gather
         self.normalizer = Normalizer(
             specs.observation.vector_size,
             config.num_envs,
@@ -158,13 +114,9 @@ class Trainer:
         self._actor_is_stale = True  # until the update is through
         arrays = self._learn(trajectory, rate)
         if isinstance(self.actor, DeviceActor):
-            gathered = Gathered(sorted(arrays), self._gather(arrays))
-            gathered.values.copy_to_host_async()
-            self._coming = Coming(gathered, rate, self.step)
+            self._coming = send_gathered(arrays, rate, self.step, self._gather)
         else:
-            for array in arrays.values():
-                array.copy_to_host_async()
-            self._coming = Coming(arrays, rate, self.step)
+            self._coming = send(arrays, rate, self.step)
         if not isinstance(self.actor, DeviceActor) or not self.metrics:
             self.settle()
         self.actor.set_params(self.state.params)
@@ -193,18 +145,9 @@ class Trainer:
         """Wait for the numbers of the last update, check them and count them in."""
         if self._coming is None:
             return
-        arrays, rate, step = self._coming
-        self._coming = None
-        if isinstance(arrays, Gathered):
-            metrics = dict(zip(arrays.names, np.asarray(arrays.values).tolist(), strict=True))
-        else:
-            metrics = {name: float(value) for name, value in jax.device_get(arrays).items()}
-        metrics["learning_rate"] = rate
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise RunStopped(f"step {step:,}: {name} is {value}")
-        self.metrics = metrics
-        self.interval.add(metrics)
+        coming, self._coming = self._coming, None
+        self.metrics = receive(coming)
+        self.interval.add(self.metrics)
 
     def _compile(self) -> Any:
         """Compile once, before the clock starts, so that speeds leave compilation out."""
@@ -215,7 +158,7 @@ class Trainer:
         with jax.default_device(self.device):
             update = compile_update(self.algorithm, self.state, self.rollout.buffers, self.key)
             if isinstance(self.actor, DeviceActor):
-                self._gather = _gather.lower(update.out_info[1]).compile()
+                self._gather = gather.lower(update.out_info[1]).compile()
         return update
 
     def _compile_for_minibatches(self, memory: HostReplay) -> Any:

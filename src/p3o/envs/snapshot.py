@@ -5,42 +5,39 @@ state. What is not understood for certain is refused with `NotSnapshotable`. Sta
 module globals, class attributes, a simulator behind a handle that is a mere number.
 """
 
-import dis
 import enum
 import functools
-import hashlib
 import itertools
-import logging
 import re
-import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
+
+from p3o.envs import mujoco_state
+from p3o.envs.introspection import (
+    SCALARS,
+    Layers,
+    full_name,
+    has_only_attributes,
+    is_among,
+    is_constant,
+    is_mujoco,
+    is_skipped,
+    layers_of,
+    with_parts,
+)
 
 Tree: TypeAlias = "bool | int | float | str | np.ndarray | list[Tree] | dict[str, Tree] | None"
-Layers: TypeAlias = list[gymnasium.Env]
 
-SCALARS = (type(None), bool, int, float, str)
 SEQUENCES = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 BIT_GENERATORS = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
 MISSING = object()
-
-# What the simulator derives from its state and next computes inside a step; tasks read some of it before that.
-# fmt: off
-DERIVED = (
-    "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat",
-    "cam_xpos", "cam_xmat", "subtree_com", "subtree_linvel", "subtree_angmom", "cinert", "cvel", "cacc", "cfrc_int",
-    "cfrc_ext", "ten_length", "ten_velocity", "actuator_length", "actuator_velocity", "actuator_force", "act_dot",
-    "qacc", "qfrc_bias", "qfrc_passive", "qfrc_actuator", "qfrc_constraint", "sensordata", "energy",
-)
-# fmt: on
 
 
 class NotSnapshotable(Exception):
@@ -49,14 +46,14 @@ class NotSnapshotable(Exception):
 
 def capture(env: gymnasium.Env) -> Tree:
     """The whole state of `env` as nested dicts, lists, scalars and arrays that share no memory with it."""
-    layers = _layers(env)
+    layers = layers_of(env)
     encoder = _Encoder(layers)
     try:
         attributes = [encoder.attributes(layer, type(layer).__name__) for layer in layers]
     except RecursionError:
         raise NotSnapshotable(f"{type(layers[-1]).__name__} holds data nested too deeply, or in a cycle") from None
     encoder.check_overlap()
-    return [[_name(type(layer)), values] for layer, values in zip(layers, attributes, strict=True)]
+    return [[full_name(type(layer)), values] for layer, values in zip(layers, attributes, strict=True)]
 
 
 def restore(env: gymnasium.Env, snapshot: Tree) -> None:
@@ -65,11 +62,11 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
     Objects and functions are matched with those `env` holds in the same place, never looked up by name: where only a
     reset makes them, reset `env` once before. After a ValueError `env` is as it was.
     """
-    layers = _layers(env)
+    layers = layers_of(env)
     decoder = _Decoder(layers)
     nodes: Any = snapshot
     try:
-        if [name for name, _ in nodes] != [_name(type(layer)) for layer in layers]:
+        if [name for name, _ in nodes] != [full_name(type(layer)) for layer in layers]:
             raise ValueError("it has other layers")
         attributes = [decoder.attributes(layer, values) for layer, (_, values) in zip(layers, nodes, strict=True)]
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -83,107 +80,6 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
         vars(layer).update(values)
 
 
-def _layers(env: gymnasium.Env) -> Layers:
-    """The wrapper chain, outermost first."""
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
-
-
-def _name(value: Any) -> str:
-    """The full name of a class or function."""
-    if isinstance(value, functools.partial):
-        return f"partial {_name(value.func)}"
-    return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', getattr(value, '__name__', '?'))}"
-
-
-class _Plain:
-    """A class without slots or a base in C: what the memory layout of others is compared with."""
-
-
-def _has_only_attributes(value: object) -> bool:
-    """Whether everything `value` holds is in its `__dict__`."""
-    layout = [(k.__basicsize__, k.__itemsize__, k.__dictoffset__, k.__weakrefoffset__) for k in (type(value), _Plain)]
-    return layout[0] == layout[1] and not isinstance(value, types.ModuleType)
-
-
-def _is_mujoco(owner: object) -> bool:
-    return any(_name(kind) == "gymnasium.envs.mujoco.mujoco_env.MujocoEnv" for kind in type(owner).__mro__)
-
-
-def _is_display(owner: object, name: str, value: object) -> bool:
-    """Whether `value` only draws: a renderer, or pygame's surfaces, clocks and fonts where they are expected."""
-    if isinstance(value, list | tuple) and value:
-        return all(_is_display(owner, name, item) for item in value)
-    module, kind = str(getattr(type(value), "__module__", "")), type(value).__name__  # Box2D's objects have none
-    # Elsewhere a surface may be state: a picture that the environment reads back.
-    is_expected = type(owner).__module__.startswith("gymnasium.") or name in ("screen", "clock", "surf", "window")
-    is_pygame = module.split(".")[0] == "pygame" and kind in ("Surface", "Clock", "Font")
-    return (is_expected and is_pygame) or module == "gymnasium.envs.mujoco.mujoco_rendering"
-
-
-def _is_skipped(owner: object, name: str, value: object) -> bool:
-    """Whether an attribute is no state, so that a restored environment keeps its own."""
-    return (
-        isinstance(value, EnvSpec | logging.Logger)
-        or (isinstance(owner, gymnasium.Env) and name in ("metadata", "render_mode", "spec"))
-        or (isinstance(owner, gymnasium.Wrapper) and name in ("env", "_saved_kwargs", "_cached_spec", "_metadata"))
-        or (isinstance(owner, gymnasium.utils.EzPickle) and name in ("_ezpickle_args", "_ezpickle_kwargs"))
-        or (_is_mujoco(owner) and name in ("model", "fullpath"))
-        or _is_display(owner, name, value)
-    )
-
-
-def _is_constant(value: Any, layers: Layers) -> bool:
-    """Whether a function, or what one refers to, keeps nothing between calls that is not captured elsewhere."""
-    if isinstance(value, (*SCALARS, np.generic, np.ufunc, enum.Enum, gymnasium.Space, type)) or _among(layers, value):
-        return True
-    if isinstance(value, types.MethodType):
-        return _among(layers, value.__self__)
-    if isinstance(value, types.BuiltinFunctionType):
-        return isinstance(value.__self__, types.ModuleType)  # else it is bound, perhaps to a random generator
-    if isinstance(value, functools.partial):
-        return all(_is_constant(part, layers) for part in (value.func, *value.args, *value.keywords.values()))
-    if isinstance(value, types.FunctionType):
-        if str(value.__module__).startswith("gymnasium."):
-            return True  # its wrappers close over arrays they never write
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        kept = all(_is_constant(item, layers) for item in (*cells, *defaults, *vars(value).values()))
-        return kept and not _rebinds(value.__code__, value.__code__.co_freevars)
-    return type(value) is tuple and all(_is_constant(item, layers) for item in value)
-
-
-def _among(layers: Layers, value: object) -> bool:
-    return any(value is layer for layer in layers)
-
-
-def _rebinds(code: types.CodeType, names: tuple[str, ...]) -> bool:
-    """Whether `code` or a function inside it assigns one of the outer variables `names` (`nonlocal`)."""
-    own = any(step.opname == "STORE_DEREF" and step.argval in names for step in dis.get_instructions(code))
-    return own or any(_rebinds(inner, names) for inner in code.co_consts if isinstance(inner, types.CodeType))
-
-
-def _with_parts(space: gymnasium.Space) -> Iterator[gymnasium.Space]:
-    """A space and the spaces inside it."""
-    yield space
-    for value in vars(space).values():
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-        for item in items:
-            if isinstance(item, gymnasium.Space):
-                yield from _with_parts(item)
-
-
-def _model_digest(model: Any) -> str:
-    """A checksum of a MuJoCo model, which snapshots leave out because tasks leave it as they made it."""
-    import mujoco
-
-    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return hashlib.sha256(buffer.tobytes()).hexdigest()
-
-
 class _Encoder:
     """Live values to a tree; those with an identity are numbered as they come, and met again become references."""
 
@@ -193,10 +89,10 @@ class _Encoder:
         self.arrays: list[tuple[int, int, str]] = []  # first and last address, place
 
     def attributes(self, owner: object, where: str) -> Tree:
-        if not _has_only_attributes(owner):
-            raise NotSnapshotable(f"{where} is a {_name(type(owner))}, whose state is not known to be plain data")
+        if not has_only_attributes(owner):
+            raise NotSnapshotable(f"{where} is a {full_name(type(owner))}, whose state is not known to be plain data")
         return {
-            name: {"own": None} if _is_skipped(owner, name, value) else self.encode(value, f"{where}.{name}", owner)
+            name: {"own": None} if is_skipped(owner, name, value) else self.encode(value, f"{where}.{name}", owner)
             for name, value in vars(owner).items()
         }
 
@@ -205,19 +101,19 @@ class _Encoder:
             return value
         if id(value) in self.seen:
             return {"same": self.seen[id(value)][0]}
-        if _among(self.layers, value):
+        if is_among(self.layers, value):
             return {"layer": [layer is value for layer in self.layers].index(True)}
         if isinstance(value, np.generic):
             return {"scalar": self.array(np.asarray(value), where)}
         if isinstance(value, enum.Enum):
-            return {"enum": [_name(type(value)), value.name]}
+            return {"enum": [full_name(type(value)), value.name]}
         if isinstance(value, gymnasium.Space):  # only what `sample` draws from can change
-            random = [self.encode(vars(space).get("_np_random"), where) for space in _with_parts(value)]
-            return {"space": [_name(type(value)), random]}
-        if callable(value) and _is_constant(value, self.layers):
-            return {"function": [_name(value)]}
-        if _name(type(value)) == "mujoco._structs.MjData" and _is_mujoco(owner):
-            return {"mujoco": self.mujoco(value)}
+            random = [self.encode(vars(space).get("_np_random"), where) for space in with_parts(value)]
+            return {"space": [full_name(type(value)), random]}
+        if callable(value) and is_constant(value, self.layers):
+            return {"function": [full_name(value)]}
+        if full_name(type(value)) == "mujoco._structs.MjData" and is_mujoco(owner):
+            return {"mujoco": mujoco_state.capture(value)}
         if type(value) in SEQUENCES.values():
             return self.sequence(value, where)
         self.remember(value)
@@ -255,11 +151,11 @@ class _Encoder:
             return {"generator": self.generator(value.bit_generator, where)}
         if isinstance(value, gymnasium.Env):
             raise NotSnapshotable(f"{where} is an environment outside the wrapper chain")
-        return {"object": [_name(kind), self.attributes(value, where)]}
+        return {"object": [full_name(kind), self.attributes(value, where)]}
 
     def generator(self, bits: Any, where: str) -> Tree:
         if type(bits) not in BIT_GENERATORS.values() or type(bits.seed_seq) is not np.random.SeedSequence:
-            raise NotSnapshotable(f"{where} draws from a {_name(type(bits))} that is not NumPy's own")
+            raise NotSnapshotable(f"{where} draws from a {full_name(type(bits))} that is not NumPy's own")
         if id(bits) in self.seen or id(bits.seed_seq) in self.seen:
             raise NotSnapshotable(f"{where} shares its source of random bits with another generator")
         node = [self.encode(bits.state, where), self.encode(bits.seed_seq.state, where)]
@@ -293,15 +189,6 @@ class _Encoder:
             if start < end:
                 raise NotSnapshotable(f"{where} and {other} are views of the same memory")
 
-    @staticmethod
-    def mujoco(data: Any) -> Tree:
-        import mujoco
-
-        kind = mujoco.mjtState.mjSTATE_INTEGRATION
-        state = np.empty(mujoco.mj_stateSize(data.model, kind))
-        mujoco.mj_getState(data.model, data, state, kind)
-        return [_model_digest(data.model), state, np.concatenate([getattr(data, name).ravel() for name in DERIVED])]
-
 
 class _Decoder:
     """A tree to live values, each decoded next to what the environment holds in its place (`own`)."""
@@ -314,14 +201,14 @@ class _Decoder:
 
     def attributes(self, owner: object, nodes: Any) -> dict[str, Any]:
         """What `vars(owner)` is to be: its own where that is no state, else what `nodes` say."""
-        values = {name: value for name, value in vars(owner).items() if _is_skipped(owner, name, value)}
+        values = {name: value for name, value in vars(owner).items() if is_skipped(owner, name, value)}
         for name, node in nodes.items():
             self.where = f"{type(owner).__name__}.{name}"
             if type(name) is not str:
                 raise ValueError("an attribute's name has to be text")
             own = vars(owner).get(name, MISSING)
             value = own if type(node) is dict and "own" in node else self.decode(node, own)
-            if not _is_skipped(owner, name, own) and value is not MISSING:
+            if not is_skipped(owner, name, own) and value is not MISSING:
                 values[name] = value
         return values
 
@@ -366,18 +253,18 @@ class _Decoder:
     def matched(self, tag: str, content: Any, own: Any) -> Any:
         """What can only be found, not made: it has to be in the same place of the restored environment."""
         if tag == "mujoco":
-            self.mujoco(own, *content)
+            self.writes.append(mujoco_state.prepare(own, *content))
             return own
-        if content[0] != _name(own if tag == "function" else type(own)):
+        if content[0] != full_name(own if tag == "function" else type(own)):
             raise ValueError(f"{content[0]} is not where it was captured")
-        if tag == "object" and _has_only_attributes(own):
+        if tag == "object" and has_only_attributes(own):
             value = self.remember(object.__new__(type(own)))  # anew, because others may share the one in place
             vars(value).update(self.attributes(own, content[1]))
             return value
         if tag == "enum" and isinstance(own, enum.Enum):
             return type(own)[content[1]]
         if tag == "space" and isinstance(own, gymnasium.Space):
-            for space, node in zip(_with_parts(own), content[1], strict=True):
+            for space, node in zip(with_parts(own), content[1], strict=True):
                 generator = self.decode(node)
                 if not isinstance(generator, np.random.Generator | None):
                     raise ValueError("a space that samples without a generator")
@@ -414,22 +301,3 @@ class _Decoder:
         dense = np.frombuffer(data.tobytes(), np.dtype(value)).reshape(shape)
         dense.tolist()  # bytes that are no text fail here
         return dense.transpose(np.argsort(axes)).copy(order="K")
-
-    def mujoco(self, data: Any, digest: str, state: np.ndarray, derived: np.ndarray) -> None:
-        import mujoco
-
-        if type(data) is not mujoco.MjData or digest != _model_digest(data.model):
-            raise ValueError("the simulation model is not the captured one")
-        kind = mujoco.mjtState.mjSTATE_INTEGRATION
-        fields = [getattr(data, name) for name in DERIVED]
-        sizes = [field.size for field in fields]
-        state, derived = state.astype(np.float64), derived.astype(np.float64)
-        if (state.shape, derived.shape) != ((mujoco.mj_stateSize(data.model, kind),), (sum(sizes),)):
-            raise ValueError("the simulation state has another size")
-
-        def write() -> None:
-            mujoco.mj_setState(data.model, data, state, kind)
-            for field, part in zip(fields, np.split(derived, np.cumsum(sizes)[:-1]), strict=True):
-                field[...] = part.reshape(field.shape)
-
-        self.writes.append(write)

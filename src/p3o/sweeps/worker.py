@@ -85,22 +85,22 @@ def work(
 def _train(
     assignment: Assignment, send: Callable[[Message], None], stop: Stop, on_checkpoint: Callable[[], None] | None
 ) -> Message:
-    from p3o import session
+    from p3o import starting
     from p3o.jobs import Job
     from p3o.report import write_report
 
     folder, display = Path(assignment.folder), Reporter(send)
     wait_for_lock(folder)
     if (folder / "config.json").exists():
-        run, held = session.resume(folder, display)
+        run, held = starting.resume(folder, display)
     else:
-        run, held = session.start(Job(**assignment.job), folder, display, assignment.command)
-    seen = run.last_checkpoint
+        run, held = starting.start(Job(**assignment.job), folder, display, assignment.command)
+    seen = run.checkpoints.last
 
     def after_iteration(_: Any) -> None:
         nonlocal seen
-        if on_checkpoint is not None and run.last_checkpoint != seen:
-            seen = run.last_checkpoint
+        if on_checkpoint is not None and run.checkpoints.last != seen:
+            seen = run.checkpoints.last
             on_checkpoint()
 
     with held:
