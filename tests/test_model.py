@@ -176,3 +176,13 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UserError, match="desc"):
         agent.learn(32, run_dir=tmp_path / "run")
     assert tree(tmp_path) == {}
+
+
+def test_the_model_of_another_run_is_refused(run, tmp_path):
+    other = tmp_path / "other"
+    assert call("train", "Acrobot-v1", "--steps", 32, *TINY, "--out", other).code == 0
+    mixed = Path(shutil.copytree(run, tmp_path / "mixed"))
+    shutil.rmtree(mixed / "model")
+    shutil.copytree(other / "model", mixed / "model")
+    assert "a model of p3o on Acrobot-v1, the run is of p3o on CartPole-v1" in complaint(call("eval", mixed))
+    assert call("eval", mixed / "model", "--episodes", 1).code == 0  # by itself it is good

@@ -237,6 +237,14 @@ def test_a_total_lowered_to_what_is_reached_ends_the_run(tmp_path, monkeypatch):
     assert [line["step"] for line in updates(run)] == ["96"]
 
 
+def test_a_package_that_the_run_did_not_note_is_no_other_version(alone, tmp_path):
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    config = json.loads((run / "config.json").read_text())
+    del config["versions"]["optax"]
+    (run / "config.json").write_text(json.dumps(config))
+    assert "other versions" not in call("resume", run).err
+
+
 def test_a_resume_under_other_versions_goes_on_and_is_noted(alone, tmp_path):
     run = Path(shutil.copytree(alone, tmp_path / "run"))
     config = json.loads((run / "config.json").read_text())

@@ -13,6 +13,7 @@ from p3o.checkpoint import current_folder
 from p3o.config import BEFORE
 from p3o.display import Status, make_display
 from p3o.errors import UserError
+from p3o.folder import read_config
 from p3o.jobs import EnvSource, Job, env_name, set_up
 from p3o.model import Model
 from p3o.report import write_report
@@ -152,7 +153,7 @@ class Agent:
     @_ClassOnly
     def load(cls: Any, path: str | Path, env: EnvSource | None = None) -> Any:
         """An agent from a model folder or a run; `learn` goes on, in `env` or the model's own, from an empty replay."""
-        loaded = models.load(find_model(Path(path)))
+        loaded = load_model(Path(path))
         if loaded.algo not in (cls.algo, *cls.variants):
             raise UserError(f"{path} is a model of {loaded.algo}, not of {cls.algo}")
         agent = cls.__new__(cls)
@@ -234,6 +235,21 @@ def _whole(total_steps: Any) -> int:
     if not is_number or not float(total_steps).is_integer() or total_steps < 1:
         raise UserError(f"total_steps {total_steps!r}: a whole number of at least 1 is needed")
     return int(total_steps)
+
+
+def load_model(path: Path) -> Model:
+    """The model in a folder or a run; one of another algorithm or environment was not made by the run."""
+    folder = find_model(path)
+    loaded = models.load(folder)
+    if folder != path and loaded.env["id"] is not None:
+        config = read_config(path)
+        made = (config.get("algo"), config["env"].get("id"), config["env"].get("kwargs"))
+        if made != (loaded.algo, loaded.env["id"], loaded.env["kwargs"]):
+            raise UserError(
+                f"{folder} is of another run: a model of {loaded.algo} on {loaded.env['id']}, the run is of "
+                f"{made[0]} on {made[1]}"
+            )
+    return loaded
 
 
 def find_model(path: Path) -> Path:

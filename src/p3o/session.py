@@ -147,6 +147,7 @@ class Session:
             jax.tree.map(np.array, self.trainer.state.params),
             self.trainer.normalizer.state(),
             self.trainer.step + self.steps_before,
+            job.preset,
         )
 
     def set_evaluation(self, every: int) -> None:

@@ -63,12 +63,13 @@ def _resume_locked(
             display.message(f"the new total of {steps:,} steps is the new horizon of the learning-rate schedule")
         config["steps"] = session.steps = steps
         changed = True
-    if config["versions"] != versions():
+    now_used = versions()
+    if any(now_used.get(package) != version for package, version in config["versions"].items()):
         display.message("this resume runs under other versions than before; it goes on, but not bit for bit")
         changed = True
     if changed:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": versions(), "time": now}
+        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": now_used, "time": now}
         if has_lost_gpu:
             entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from p3o import model as models
-from p3o.agent import find_model
+from p3o.agent import load_model
 from p3o.envs.gymnasium_env import make_env
 from p3o.envs.quiet import quietly
 from p3o.errors import UserError
@@ -22,7 +21,7 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
     """Write episodes with deterministic actions to an .mp4 or .gif file."""
     if out.suffix not in FORMATS:
         raise UserError(f"--out {out}: a name that ends in {' or '.join(FORMATS)} is needed")
-    model = models.load(find_model(run_dir))
+    model = load_model(run_dir)
     if model.env["id"] is None:
         raise UserError(f"{run_dir}: its environment was made in Python; film it there")
     writer_for = _video_library()

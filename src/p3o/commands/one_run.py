@@ -1,6 +1,7 @@
 """Commands about one run: train it, go on with it, play with its agent, film it."""
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -163,7 +164,8 @@ def _train(begin: Any, folder: Path) -> int:
             else:
                 session.run(stop)
             if stop.received is not None and session.trainer.step < session.steps:
-                display.message(f"stopped at step {session.trainer.step:,}; go on with: p3o resume {folder}")
+                place = shlex.quote(str(folder))
+                display.message(f"stopped at step {session.trainer.step:,}; go on with: p3o resume {place}")
                 print(folder)
                 return 128 + stop.received
             page = write_report(folder)
@@ -173,12 +175,11 @@ def _train(begin: Any, folder: Path) -> int:
 
 
 def _model_and_env(run_dir: str) -> tuple[Any, Any]:
-    from p3o import model as models
-    from p3o.agent import find_model
+    from p3o.agent import load_model
     from p3o.envs.gymnasium_env import make_env
 
     folder = Path(run_dir)
-    model = models.load(find_model(folder))
+    model = load_model(folder)
     if model.env["id"] is None:
         raise UserError(f"{folder}: its environment was made in Python; load the model there with P3O.load")
     env = make_env(model.env["id"], model.env["kwargs"])
