@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from common import markdown_table
 
+from p3o.experiments.compare import compare
 from p3o.experiments.reference import paper_score
 from p3o.folder import run_folder
 from p3o.jobs import Job
 from p3o.runs import Run, load_run, window_mean
+from p3o.statistics import MIN_SEEDS
 
 OURS, PEER = "p3o", "ppo"  # both with the preset `default`
 CHECKPOINTS = ("1000000", "3000000")
-ENOUGH_SEEDS = 5
 BEST_PUBLISHED = {  # of PPO, TRPO, A2C and ACKTR at 3M steps, test returns on -v3, by Tianshou's benchmark
     "HalfCheetah": 7263,
     "Walker2d": 4637,
@@ -102,12 +103,14 @@ def table(results: Path, variant: str = "") -> list[str]:
         assert paper is not None
         early, late = (found.get((env, OURS, at), []) for at in CHECKPOINTS)
         peer = found.get((env, PEER, CHECKPOINTS[-1]), [])
-        verdict = "–"
+        place = verdict = "–"
         if late:
             mean = np.mean(late)
-            verdict = "above both" if mean > max(paper, best) else "above the paper" if mean > paper else "below"
-            verdict += "" if len(late) >= ENOUGH_SEEDS else f", {len(late)} of {ENOUGH_SEEDS} seeds"
-        lines.append([env, f"{paper:,.0f}", f"{best:,}", _mean(peer), _mean(early), _mean(late), verdict])
+            place = "above both" if mean > max(paper, best) else "above the paper" if mean > paper else "below"
+            place += "" if len(late) >= MIN_SEEDS else f", {len(late)} of {MIN_SEEDS} seeds"
+            (beside,) = compare(env, {OURS: late})
+            verdict = beside.verdict.name if beside.verdict else "–"
+        lines.append([env, f"{paper:,.0f}", f"{best:,}", _mean(peer), _mean(early), _mean(late), place, verdict])
     header = [
         "task",
         "the paper's P3O, 3M",
@@ -115,7 +118,8 @@ def table(results: Path, variant: str = "") -> list[str]:
         "our PPO, 3M (seeds)",
         "our P3O, 1M (seeds)",
         "our P3O, 3M (seeds)",
-        "our P3O at 3M is",
+        "its mean is",
+        "verdict",
     ]
     return markdown_table(header, lines)
 
