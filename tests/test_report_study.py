@@ -718,6 +718,17 @@ def test_chapters_are_compared_apart_and_no_run_is_dropped(divided):
     assert [row[1].text for row in table(chapter.results, "scores").rows] == ["10k", "5k"]
 
 
+def test_runs_that_a_sweep_misses_are_told_once_in_the_first_chapter_that_has_any(divided):
+    gone = {"env": "CartPole-v1", "algo": "p3o", "seed": 9, "folder": "gone", "state": "waiting"}
+    (divided / "sweep.json").write_text(json.dumps({"format": 1, "runs": [gone]}))
+    empty = "[[chapter]]\ntitle = 'None'\nenvs = ['no']\n"
+    (divided / "chapters.toml").write_text(empty + CHAPTERS[CHAPTERS.index("[[") :])
+    said = [cautions(c.results) if c.results else [] for c in find_book(divided).chapters]
+    assert [any("is not there: p3o on CartPole-v1 seed 9" in line for line in lines) for lines in said] == [
+        *(False, True, False, False, False)
+    ]
+
+
 def test_a_divided_page_has_every_chapter_once_in_every_form(divided, tmp_path):
     page = write_report(divided, tmp_path / "page.html").read_text()
     Checker().check(page)

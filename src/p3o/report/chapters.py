@@ -87,7 +87,7 @@ def _divided(study: Study, file: Path) -> Book:
         cells = {key: runs for key, runs in study.cells.items() if _is_in(patterns, *key)}
         seen.update(cells)
         chapters.append(_chapter(_text(block, "title", where), _text(block, "text", where), told, cells))
-        told = Study({})
+        told = Study({}) if cells else told
     rest = {key: runs for key, runs in study.cells.items() if key not in seen}
     chapters += [_chapter(REST, "", told, rest)] if rest else []
     names = [chapter.title for chapter in chapters]
