@@ -415,6 +415,9 @@ def test_a_vector_environment_that_takes_one_seed_for_all():
     agents = [P3O(gym.make_vec("CartPole-v1", num_envs=2), **TINY_SETTINGS).learn(96) for _ in range(2)]
     assert type(gym.make_vec("CartPole-v1", num_envs=2)).__name__ == "CartPoleVectorEnv"
     assert agents[0].num_timesteps >= 96
+    for asked, words in ((3, "3 differs from the vector environment's 2"), ("x", "num_envs")):
+        with pytest.raises(UserError, match=words):
+            P3O(gym.make_vec("CartPole-v1", num_envs=2), **TINY_SETTINGS | {"num_envs": asked})
     assert np.array_equal(*(weights(agent) for agent in agents))
 
 

@@ -18,7 +18,7 @@ from p3o.errors import RunStopped, UserError, nearest
 WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
 LIST_FLAGS = ("--envs", "--algos")  # take names, and may be given more than once
 # what a file system says of places that the user named; anything else is worth a traceback
-NOT_FOR_US = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP)
 
 
 def parse(arguments: list[str]) -> Command:
@@ -113,7 +113,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
     except OSError as error:
-        if error.errno not in NOT_FOR_US or error.filename is None:
+        if error.errno not in REFUSALS or error.filename is None:
             raise
         print(f"p3o: {error.filename}: {error.strerror}", file=sys.stderr)
         code = 2

@@ -100,7 +100,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return checkpoint.read_json(folder / "config.json", "a run's config", FORMAT)
 
 
-def identity(config: dict[str, Any]) -> dict[str, Any]:
+def fixed_part(config: dict[str, Any]) -> dict[str, Any]:
     """What has to be the same in config.json when the run goes on."""
     return {key: config[key] for key in ("algo", "seed", "settings", "env")}
 

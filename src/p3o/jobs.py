@@ -110,7 +110,12 @@ def resolve(job: Job) -> Resolved:
     spec = observation_spec(spaces[0])._replace(frame_stack=STACK if is_game else 0)
     specs = Specs(spec, action_spec(spaces[1]))
     preset = preset_settings(job.algo, job.preset, specs.observation.kind, specs.action.kind, is_game)
-    config = make_config(entry.config, preset, _for_vector_env(job), job.settings)
+    brought = {"num_envs": job.env.num_envs} if isinstance(job.env, gym.vector.VectorEnv) else {}
+    config = make_config(entry.config, preset, brought, job.settings)
+    if config.num_envs != brought.get("num_envs", config.num_envs):
+        raise UserError(
+            f"setting num_envs: {config.num_envs} differs from the vector environment's {brought['num_envs']}"
+        )
     return Resolved(job, config, specs, spaces, probe)
 
 
@@ -135,16 +140,6 @@ def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Set
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
     trainer = Trainer(algorithms.find(job.algo), config, env, specs, job.seed, device_name)
     return Setup(job, config, specs, trainer, spaces, cores)
-
-
-def _for_vector_env(job: Job) -> dict[str, Any]:
-    """A vector environment brings its own number of environments."""
-    if not isinstance(job.env, gym.vector.VectorEnv):
-        return {}
-    asked = job.settings.get("num_envs")
-    if asked is not None and str(asked) != str(job.env.num_envs):
-        raise UserError(f"setting num_envs: {asked} differs from the vector environment's {job.env.num_envs}")
-    return {"num_envs": job.env.num_envs}
 
 
 def env_name(source: EnvSource) -> str:

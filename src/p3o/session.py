@@ -17,7 +17,7 @@ from p3o import model as models
 from p3o.display import Display, Header, Status
 from p3o.errors import RunStopped, UserError
 from p3o.evaluate import evaluate
-from p3o.folder import identity, open_folder
+from p3o.folder import fixed_part, open_folder
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
 from p3o.placement import replay_line
@@ -89,7 +89,7 @@ class Session:
             files = self.recorder.flush()
         return {
             "files": files,
-            "job": identity(self.config),
+            "job": fixed_part(self.config),
             "steps_before": self.steps_before,
             "best_evaluation": self.best_evaluation,
             "next_evaluation": self.next_evaluation,

@@ -8,7 +8,7 @@ from typing import Any
 from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
-from p3o.folder import check_free, identity, lock, open_folder, read_config
+from p3o.folder import check_free, fixed_part, lock, open_folder, read_config
 from p3o.jobs import EnvSource, Job, job_of, set_up, versions
 from p3o.recording import cut_back
 from p3o.session import Session
@@ -86,7 +86,7 @@ def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int 
         return []
     tree = checkpoint.load(folder / "checkpoint", config["run_id"])
     try:
-        for key, value in identity(config).items():
+        for key, value in fixed_part(config).items():
             if tree["job"][key] != value:
                 raise UserError(f"{folder / 'config.json'} was changed: {_change(key, tree['job'][key], value)}")
         if steps is not None and steps < tree["trainer"]["step"]:
