@@ -359,11 +359,18 @@ def test_list_shows_what_there_is():
     shown = call("list", "presets").out
     assert all(f"  {name} " in shown for name in TINY_SETTINGS)
     assert "--set" in shown
+    p3o, _, others = shown.partition("\na2c: --set")
+    assert "\n  paper/vector with discrete actions: kl_reduction mean\n" in p3o
+    assert "\n  paper/image with discrete actions: kl_reduction mean\n" in p3o  # said once: Atari has no other
+    assert "\n  default/image of Atari: normalize_reward False, reward_transform sign\n" in p3o
+    assert "discrete actions" not in others
     assert "CartPole-v1" in call("list", "environments").out.splitlines()
 
 
 def test_config_says_everything(run):
     config = json.loads((run / "config.json").read_text())
+    simulators = {"mujoco": "mujoco", "ale-py": "ale_py", "box2d": "Box2D"}
+    assert {name for name, module in simulators.items() if find_spec(module)} <= set(config["versions"])
     assert config["format"] == 1
     assert (config["algo"], config["preset"], config["variant"], config["seed"]) == ("p3o", "default", "", 3)
     assert (config["steps"], config["eval_every"]) == (300, 100)

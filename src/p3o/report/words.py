@@ -32,13 +32,13 @@ def title(results: Results) -> str:
 
 
 def _how_many(study: Study) -> str:
-    """Algorithms, or where one of them is there under several presets or variants, these."""
+    """Algorithms, or where one of them is there under several presets, variants or paths, these."""
     groups, algos = study.groups, sorted({group.algo for group in study.groups})
     if len(algos) == len(groups):
         return count(len(groups), "algorithm")
-    return (
-        f"{count(len(groups), 'variant')} of {algos[0].upper() if len(algos) == 1 else count(len(algos), 'algorithm')}"
-    )
+    kind = "group" if any(group.source for group in groups) else "variant"
+    whose = algos[0].upper() if len(algos) == 1 else count(len(algos), "algorithm")
+    return f"{count(len(groups), kind)} of {whose}"
 
 
 def facts(results: Results) -> list[str]:
