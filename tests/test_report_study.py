@@ -774,7 +774,7 @@ def test_variants_are_not_called_algorithms(tmp_path, sweep):
     assert "five variants of P3O on one environment" in summary(results)[0]
     results = Results(find_study([sweep, tmp_path / "of-one"]))
     assert "seven variants of three algorithms on two environments" in summary(results)[0]
-    write_sweep(tmp_path / "again", ["CartPole-v1"], ["p3o"], 1)  # one algorithm from two paths
+    write_run(tmp_path / "again", run_id="another")  # one algorithm and seed from two paths
     results = Results(find_study([sweep, tmp_path / "again"]))
     assert "four groups of three algorithms on two environments" in summary(results)[0]
 
