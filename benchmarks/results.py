@@ -1,6 +1,7 @@
 """Published runs: kept small, and one row of summary.csv for each run and checkpoint.
 
 python benchmarks/results.py pack RUNS results/mujoco      # config.json and episodes.csv.gz of each run under RUNS
+python benchmarks/results.py pack RUNS results/atari --updates           # and its updates.csv.gz: ESS, KL, entropy
 python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # results/mujoco/summary.csv
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
 """
@@ -39,17 +40,17 @@ BEST_PUBLISHED = {  # of PPO, TRPO, A2C and ACKTR at 3M steps, test returns on -
 COLUMNS = ("env", "algo", "preset", "variant", "seed", "steps", "score")
 
 
-def pack_run(source: Path, target: Path) -> None:
-    """A run's settings and episodes without what names the machine's folders."""
+def pack_run(source: Path, target: Path, updates: bool = False) -> None:
+    """A run's settings and episodes, and its updates if asked for, without what names the machine's folders."""
     target.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = json.loads((source / "config.json").read_text())
     config["command"] = " ".join(re.sub(r"--out \S+", "", str(config.get("command"))).split())
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    data = (source / "episodes.csv").read_bytes()
-    (target / "episodes.csv.gz").write_bytes(gzip.compress(data, mtime=0))
+    for table in ("episodes.csv", "updates.csv") if updates else ("episodes.csv",):
+        (target / f"{table}.gz").write_bytes(gzip.compress((source / table).read_bytes(), mtime=0))
 
 
-def pack(out: Path, results: Path) -> int:
+def pack(out: Path, results: Path, updates: bool = False) -> int:
     """All runs under `out`, also those that were stopped on the way: none is dropped."""
     sources = sorted(path.parent for path in out.rglob("config.json") if (path.parent / "episodes.csv").exists())
     packed: set[Path] = set()
@@ -63,7 +64,7 @@ def pack(out: Path, results: Path) -> int:
         kept = target / "config.json"
         if kept.exists() and json.loads(kept.read_text())["run_id"] != config["run_id"]:
             raise SystemExit(f"{source}: {target} holds another run, and none is to be dropped")
-        pack_run(source, target)
+        pack_run(source, target, updates)
     return len(sources)
 
 
@@ -136,11 +137,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("pack", "summary", "table"))
     parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
     parser.add_argument("--variant", default="", help="of the runs in the table")
     options = parser.parse_args()
     if options.what == "pack":
-        print(f"{pack(*options.folders)} runs packed into {options.folders[1]}")
+        print(f"{pack(*options.folders, options.updates)} runs packed into {options.folders[1]}")
     elif options.what == "table":
         print("\n".join(table(options.folders[0], options.variant)))
     else:

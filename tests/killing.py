@@ -1,6 +1,8 @@
 """Runs killed with SIGKILL at random moments and resumed, against the same run left alone.
 
-Used by the tests, and by hand: `python tests/killing.py CartPole-v1 Hopper-v5 --kills 20`.
+Used by the tests, and by hand: `python tests/killing.py CartPole-v1 Hopper-v5 --kills 20`; on a GPU
+`python tests/killing.py BreakoutNoFrameskip-v4 --kills 2 --steps 40000 --every 8000 --preset paper
+--set deterministic=true burn_in=200 replay_size=4000`.
 """
 
 import argparse
@@ -134,9 +136,12 @@ def run_with_kills(
             words = ["resume", str(run)]
 
 
-def check(env: str, steps: int, every: int, kills: int, seed: int, folder: Path, *extra: str) -> tuple[int, list[str]]:
+def check(
+    env: str, steps: int, every: int, kills: int, seed: int, folder: Path, preset: str = "default", *settings: str
+) -> tuple[int, list[str]]:
     """Kill one environment's run; returns the number of kills and what came out different."""
-    arguments = [env, "--steps", str(steps), "--set", f"checkpoint_every={every}", *extra]
+    changes = (f"checkpoint_every={every}", *settings)
+    arguments = [env, "--preset", preset, "--steps", str(steps), "--set", *changes]
     alone, killed = folder / f"{env}-alone", folder / f"{env}-killed"
     seconds = run_to_end(alone, arguments)
     longest = 2.0 + 2 * seconds / kills  # start-up, and a share of the training each
@@ -151,11 +156,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--every", type=int, default=1_000, help="steps between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--set", nargs="+", default=[], help="settings of the runs, say deterministic=true on a GPU")
     options = parser.parse_args()
     failed = False
     for env in options.envs:
         with tempfile.TemporaryDirectory() as folder:
-            kills, found = check(env, options.steps, options.every, options.kills, options.seed, Path(folder))
+            job = (env, options.steps, options.every, options.kills, options.seed, Path(folder))
+            kills, found = check(*job, options.preset, *options.set)
         print(f"{env}: {kills} kills, {'equal' if not found else 'DIFFERENT: ' + ', '.join(found)}", flush=True)
         failed |= bool(found)
     sys.exit(failed)

@@ -90,6 +90,10 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     ant = kept / "Ant-v4" / "p3o-default" / "seed-0"
     assert json.loads((ant / "config.json").read_text())["command"] == "p3o train Ant-v4 --seed 0"
     assert gzip.decompress((ant / "episodes.csv.gz").read_bytes()) == (whole / "episodes.csv").read_bytes()
+    assert not list(kept.rglob("updates*"))
+    results.pack(out, tmp_path / "more", updates=True)
+    more = tmp_path / "more" / ant.relative_to(kept)
+    assert gzip.decompress((more / "updates.csv.gz").read_bytes()) == (whole / "updates.csv").read_bytes()
     assert results.summarize(kept, (10_000, 30_000)) == 3
     write_run(out / "z", "Ant-v4", steps=30_000)
     with pytest.raises(SystemExit, match="another run"):

@@ -437,7 +437,10 @@ def test_warnings_name_the_runs(tmp_path):
         episodes = (tmp_path / name / "episodes.csv").read_text().splitlines(keepends=True)
         (tmp_path / name / "episodes.csv").write_text("".join(episodes[: 1 + (75 if name == "2" else 150)]))
     found = "\n".join(cautions(Results(find_study(tmp_path))))
-    assert "1 of 5 runs is not finished; scores past their last step are left out: P3O on CartPole-v1 seed 2." in found
+    stopped = load_run(tmp_path / "2")
+    stands = f"{stopped.episodes['return_'].mean():.1f} at step {stopped.last_step:,}"  # 75 episodes: the mean of all
+    words = f"not finished; scores past their last step are left out: P3O on CartPole-v1 seed 2 ({stands})."
+    assert f"1 of 5 runs is {words}" in found
     assert "1 of 5 runs recorded values that are not finite numbers: P3O on CartPole-v1 seed 2." in found
     assert "4 of 5 runs have fewer than 100 episodes where they are compared" in found  # PPO has 150 in twice the steps
     assert "PPO on CartPole-v1 has no seed 2" in found

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
 from p3o.report.settings import shown_value
-from p3o.runs import SCORE_WINDOW, Run
+from p3o.runs import SCORE_WINDOW, Run, format_number, window_mean
 
 MAX_NAMED = 6
 PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale_py")
@@ -17,7 +19,7 @@ def cautions(results: Results) -> list[str]:
     found = [
         _told(study.absent, "that the sweep asked for is not there", "that the sweep asked for are not there"),
         _told(study.failed, "failed", "failed"),
-        _runs_with(results, lambda run: not run.is_finished, "not finished; scores past their last step are left out"),
+        _unfinished(results),
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
         _runs_with(
             results,
@@ -55,9 +57,29 @@ def _runs_with(results: Results, is_so: Callable[[Run], bool], words: str) -> st
     names = [_name(results, *key, run) for key, cell in results.study.cells.items() for run in cell if is_so(run)]
     if not names:
         return ""
-    verb = words if not words.startswith("not ") else f"{'is' if len(names) == 1 else 'are'} {words}"
-    verb = verb.replace("have ", "has ", 1) if len(names) == 1 else verb
+    verb = words.replace("have ", "has ", 1) if len(names) == 1 else words
     return f"{len(names)} of {len(results.study.runs)} runs {verb}: {listed(names)}."
+
+
+def _unfinished(results: Results) -> str:
+    """The runs that are on their way, or were stopped there, and how they stand."""
+    study = results.study
+    names = [
+        _name(results, *key, run) + _standing(run)
+        for key, cell in study.cells.items()
+        for run in cell
+        if not run.is_finished
+    ]
+    if not names:
+        return ""
+    verb = "is" if len(names) == 1 else "are"
+    words = f"{verb} not finished; scores past their last step are left out"
+    return f"{len(names)} of {len(study.runs)} runs {words}: {listed(names)}."
+
+
+def _standing(run: Run) -> str:
+    score = float(window_mean(run.episodes["step"], run.episodes["return_"], run.last_step))
+    return f" ({format_number(score)} at step {run.last_step:,})" if np.isfinite(score) else ""
 
 
 def listed(names: Iterable[str], limit: int = MAX_NAMED) -> str:
