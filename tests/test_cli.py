@@ -288,6 +288,11 @@ def test_out_that_cannot_be_written(here):
         assert out in complaint(call("train", "CartPole-v1", "--out", out))
 
 
+def test_one_environment_is_no_plural(here):
+    result = call("train", "CartPole-v1", "--steps", 16, "--out", "one", *TINY, "--set", "num_envs=1")
+    assert "\n1 environment × " in result.out + result.err
+
+
 def test_an_empty_folder_can_be_the_run_folder(here):
     (here / "empty").mkdir()
     assert call("train", "CartPole-v1", "--steps", 32, "--out", "empty", *TINY).out == "empty\n"
@@ -469,7 +474,9 @@ def test_evaluation_does_not_disturb_the_training(run, here):
 
 def test_lines_of_updates_are_ten_iterations_or_ten_thousand_steps_apart(here):
     settings = ("--set", "num_envs=64", "num_steps=20", "hidden_sizes=8", "off_policy_updates=0")
-    assert call("train", "CartPole-v1", "--steps", 30_000, "--out", "long", *settings).code == 0
+    result = call("train", "CartPole-v1", "--steps", 30_000, "--out", "long", *settings)
+    assert result.code == 0
+    assert "64 environments × 20 steps an iteration" in result.out + result.err
     lines = rows(here / "long" / "updates.csv")
     # 1280 steps an iteration: ten iterations are 12,800 steps, the longer of the two; the last line ends the run.
     assert [int(line["step"]) for line in lines] == [12_800, 25_600, 30_720]

@@ -145,6 +145,7 @@ def test_numbers_and_counts():
     assert parse_number("3e6", "x") == 3e6
     assert parse_number("3_000", "x") == 3000
     assert parse_count("3e6", "--steps") == 3_000_000
-    for text in ("0", "-1", "1.5", "nan", "1e999", "x", ""):
+    assert parse_count("1e12", "--steps") == 10**12
+    for text in ("0", "-1", "1.5", "nan", "1e999", "x", "", "1e13"):
         with pytest.raises(UserError, match="--steps"):
             parse_count(text, "--steps")

@@ -125,10 +125,15 @@ def test_the_page_is_the_same_each_time_and_goes_where_it_is_told(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "run"]
 
 
+def test_the_folder_of_the_page_is_made(tmp_path):
+    assert write_report(write_run(tmp_path / "run"), tmp_path / "new" / "pages" / "page.html").is_file()
+
+
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     path = write_run(tmp_path / "run")
-    with pytest.raises(UserError, match=r"no/page\.html: cannot be written \(No such file or directory\)"):
-        write_report(path, tmp_path / "no" / "page.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file/page\.html: cannot be written \(.+\)"):
+        write_report(path, tmp_path / "file" / "page.html")
     with pytest.raises(UserError, match="is a folder"):
         write_report(path, tmp_path)
 

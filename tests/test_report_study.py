@@ -569,7 +569,7 @@ def test_bad_input_is_one_line(tmp_path):
     (tmp_path / "cut" / "episodes.csv.gz").write_bytes(b"not packed")
     assert "episodes.csv.gz: cannot be read (damaged)" in complaint(call("report", tmp_path / "cut"))
     good = tmp_path / "sweep" / "good"
-    assert "cannot be written" in complaint(call("report", good, "--out", tmp_path / "no" / "x.html"))
+    assert "cannot be written" in complaint(call("report", good, "--out", good / "episodes.csv" / "x.html"))
 
 
 def test_markdown_is_the_same_each_time_and_its_figures_are_there(tmp_path, sweep):

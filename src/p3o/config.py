@@ -9,6 +9,7 @@ from p3o.errors import UserError, nearest
 C = TypeVar("C", bound="Config")
 MAX_NAME = 150  # bytes of a variant: file systems take 255 for a whole name
 MAX_SEEDS = 10_000  # of one list: more are a slip of the pen
+MAX_COUNT = 10**12  # the same of steps: years of the fastest machine
 
 
 def setting(
@@ -134,6 +135,8 @@ def parse_count(text: str, what: str) -> int:
     value = parse_number(str(text), what)
     if value != int(value) or value < 1:
         raise UserError(f"{what}: {text!r} is not a whole number of at least 1")
+    if value > MAX_COUNT:
+        raise UserError(f"{what}: {text!r} is more than {MAX_COUNT:,}")
     return int(value)
 
 

@@ -182,7 +182,7 @@ class Session:
     def header(self) -> Header:
         trainer, config = self.trainer, self.setup.config
         lines = [
-            f"{config.num_envs} environments × {config.num_steps} steps an iteration, "
+            f"{config.num_envs} environment{'s' * (config.num_envs > 1)} × {config.num_steps} steps an iteration, "
             f"{num_parameters(trainer.state.params):,} parameters on {trainer.device.platform}, "
             f"preset {self.job.preset}{', variant ' + self.job.variant if self.job.variant else ''}"
         ]

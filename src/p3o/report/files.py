@@ -13,6 +13,7 @@ def write_file(path: Path, data: bytes, kind: str) -> None:
         raise UserError(f"{path}: is a folder, should be the name of {kind}")
     part = path.with_name(path.name + ".part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
         os.replace(part, path)
     except OSError as error:
