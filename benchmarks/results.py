@@ -4,6 +4,7 @@ python benchmarks/results.py pack RUNS results/mujoco      # config.json and epi
 python benchmarks/results.py pack RUNS results/atari --updates           # and its updates.csv.gz: ESS, KL, entropy
 python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # results/mujoco/summary.csv
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
+python benchmarks/results.py games results/atari           # every group at every checkpoint beside the paper
 """
 
 import argparse
@@ -125,6 +126,26 @@ def table(results: Path, variant: str = "") -> list[str]:
     return markdown_table(header, lines)
 
 
+def games(results: Path) -> list[str]:
+    """Every group of runs at every checkpoint, beside the paper's number for its game at 28M steps."""
+    found: dict[tuple[str, ...], dict[int, list[float]]] = {}
+    with (results / "summary.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            group = found.setdefault(tuple(row[name] for name in ("env", "algo", "preset", "variant")), {})
+            group.setdefault(int(row["steps"]), []).append(float(row["score"]))
+    at = sorted({step for group in found.values() for step in group})
+    lines = []
+    for (env, algo, preset, variant), scores in sorted(
+        found.items(), key=lambda item: (item[0][0], item[0][1] != OURS)
+    ):
+        paper = paper_score(env, algo)
+        name = f"{algo}, {preset}" + (f", {variant}" if variant else "")
+        means = [f"{np.mean(scores[step]):,.1f}" if step in scores else "–" for step in at]
+        seeds = str(max(len(values) for values in scores.values()))
+        lines.append([env, name, seeds, "–" if paper is None else f"{paper:,.1f}", *means])
+    return markdown_table(["game", "run", "seeds", "the paper, 28M", *(f"{step / 1e6:g}M" for step in at)], lines)
+
+
 def _mean(scores: list[float]) -> str:
     """Mean and number of seeds, in their range where there are several."""
     if not scores:
@@ -135,7 +156,7 @@ def _mean(scores: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary", "table"))
+    parser.add_argument("what", choices=("pack", "summary", "table", "games"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
@@ -145,6 +166,8 @@ def main() -> None:
         print(f"{pack(*options.folders, options.updates)} runs packed into {options.folders[1]}")
     elif options.what == "table":
         print("\n".join(table(options.folders[0], options.variant)))
+    elif options.what == "games":
+        print("\n".join(games(options.folders[0])))
     else:
         at = [int(step) for step in options.at]
         print(f"{summarize(options.folders[0], at)} rows in {options.folders[0] / 'summary.csv'}")

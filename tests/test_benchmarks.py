@@ -114,6 +114,23 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     assert lines[3] == "p3o/Ant-v2,ppo,paper,odd,3,10000,7.0"  # stopped on the way: no row for what it did not reach
 
 
+def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
+    lines = [
+        "PongNoFrameskip-v4,a2c,paper,,1,1000000,-20",
+        "PongNoFrameskip-v4,p3o,paper,,0,1000000,10",
+        "PongNoFrameskip-v4,p3o,paper,,1,1000000,11",
+        "PongNoFrameskip-v4,p3o,paper,,0,2000000,20",
+        "PongNoFrameskip-v4,p3o,paper,lambda-0,0,1000000,-3.25",
+    ]
+    (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
+    assert results.games(tmp_path)[0] == "| game | run | seeds | the paper, 28M | 1M | 2M |"
+    assert results.games(tmp_path)[2:] == [
+        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 |",
+        "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – |",
+        "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – |",
+    ]
+
+
 def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds(tmp_path):
     lines = [f"Ant-v4,p3o,default,,{seed},3000000,{5000 + seed}" for seed in range(5)]
     lines += [
