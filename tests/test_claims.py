@@ -6,7 +6,7 @@ from test_reproduce import write_run
 
 from p3o.experiments import catalog, claims, scores, tables
 from p3o.folder import run_folder
-from p3o.runs import format_number
+from p3o.wording import format_number
 
 BEST = {"p3o": 4.0, "ppo": 3.0, "acer": 2.0, "a2c": 1.0, "a2cg": 0.5}
 

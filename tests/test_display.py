@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from p3o.display import Header, History, LiveDisplay, PlainDisplay, Status, braille_chart, make_display, spark_line
+from p3o.display import Header, LiveDisplay, PlainDisplay, make_display
 from p3o.errors import UserError
+from p3o.panel import History, Status, braille_chart, spark_line
 
 HEADER = Header("P3O on HalfCheetah-v5, seed 0", ["run folder: runs/[a]", "replay: 5,000 trajectories"], 300_000)
 METRICS = {

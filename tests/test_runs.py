@@ -10,7 +10,8 @@ import pytest
 
 from p3o.config import BEFORE
 from p3o.errors import UserError
-from p3o.runs import failed_folders, format_clock, format_number, format_return, load_run, metric, window_mean
+from p3o.runs import failed_folders, load_run, window_mean
+from p3o.wording import format_clock, format_number, format_return, metric
 
 CONFIG = {
     "format": 1,

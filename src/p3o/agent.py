@@ -11,11 +11,12 @@ import numpy as np
 from p3o import model as models
 from p3o.checkpoint import current_folder
 from p3o.config import BEFORE
-from p3o.display import Status, make_display
+from p3o.display import make_display
 from p3o.errors import UserError
 from p3o.folder import read_config
 from p3o.jobs import EnvSource, Job, env_name, set_up
 from p3o.model import Model
+from p3o.panel import Status
 from p3o.report import write_report
 from p3o.session import Session
 from p3o.signals import StopSignals

@@ -14,12 +14,13 @@ import numpy as np
 
 from p3o import checkpoint, speeds
 from p3o import model as models
-from p3o.display import Display, Header, Status
+from p3o.display import Display, Header
 from p3o.errors import RunStopped, UserError
 from p3o.evaluate import evaluate
 from p3o.folder import fixed_part, open_folder
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
+from p3o.panel import Status
 from p3o.placement import replay_line
 from p3o.recording import Recorder, cut_back
 from p3o.saving import Checkpoints

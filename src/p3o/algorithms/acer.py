@@ -6,6 +6,7 @@ probabilities. The same loss serves the fresh rollout and n ~ Poisson(4) replaye
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -243,13 +244,9 @@ def _check(config: ACERConfig, specs: Specs) -> None:
             raise UserError(f"setting {field.name}: acer has discrete actions only, so it would do nothing")
 
 
-def make(config: ACERConfig, specs: Specs) -> Algorithm:
-    """ACER for an environment with discrete actions."""
-    _check(config, specs)
-    network = make_network(specs.observation, specs.action, config, is_q=True)
-    optimizer = optimizers.make_optimizer(config)
+def _replay_plan(config: ACERConfig, specs: Specs) -> replay.Plan:
     replay.check_burn_in(config.burn_in, config.replay_size, config.num_steps)
-    plan = replay.Plan(
+    return replay.Plan(
         example_trajectory(config, specs),
         replay.num_slots(config.replay_size, config.num_steps),
         max(1, config.burn_in // config.num_steps),
@@ -257,6 +254,14 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         config.num_envs,  # one trajectory of each environment
         config.replay_device,
     )
+
+
+def make(config: ACERConfig, specs: Specs) -> Algorithm:
+    """ACER for an environment with discrete actions."""
+    _check(config, specs)
+    network = make_network(specs.observation, specs.action, config, is_q=True)
+    optimizer = optimizers.make_optimizer(config)
+    plan = _replay_plan(config, specs)
     is_replaying = config.off_policy_updates > 0
 
     def init(rng: np.random.Generator, has_ring: bool = True) -> ACERState:
@@ -284,14 +289,8 @@ def make(config: ACERConfig, specs: Specs) -> Algorithm:
         carry, fresh = gradient_step(carry, rollout, rate)
         sums, count = {name: jnp.zeros(()) for name in (*REPLAYED, *OVER_ALL_STEPS)}, jnp.zeros((), jnp.int32)
         if memory is not None:
-            carry, sums, count = replay.poisson_steps(
-                memory,
-                plan,
-                key,
-                lambda carry, batch: replayed_step(carry, batch, rate),
-                carry,
-                sums,
-            )
+            step = partial(replayed_step, rate=rate)
+            carry, sums, count = replay.poisson_steps(memory, plan, key, step, carry, sums)
         metrics = replay.mean_metrics(fresh, sums, count, OVER_ALL_STEPS, REPLAYED)
         metrics |= {"entropy": fresh["entropy"], "policy_loss": fresh["policy_loss"], "off_policy_updates": count}
         params, average, opt_state = carry

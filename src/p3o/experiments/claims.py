@@ -18,8 +18,8 @@ from p3o.experiments import reference
 from p3o.experiments.catalog import FIGURE_GAMES, Experiment
 from p3o.experiments.reference import MUJOCO_TASKS, paper_tasks
 from p3o.experiments.scores import Result
-from p3o.runs import format_number, format_return
 from p3o.statistics import MIN_SEEDS, Array
+from p3o.wording import format_number, format_return
 
 BASELINES = {"mujoco": ("a2c", "a2cg", "ppo"), "atari": ("a2c", "acer", "ppo")}
 PAIRS = {"a2c": (43, 3), "acer": (33, 13), "ppo": (35, 13)}  # games won and lost by P3O

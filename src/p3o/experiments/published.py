@@ -9,7 +9,7 @@ import numpy as np
 
 from p3o import statistics
 from p3o.experiments.reference import paper_column, paper_wins, published, quoted_score
-from p3o.runs import format_return
+from p3o.wording import format_return
 
 OPPONENTS = {  # columns of published_atari_wide.csv
     "ddqn": "DDQN, no-op starts, 200M frames (van Hasselt et al. 2016)",

@@ -13,8 +13,8 @@ from p3o.experiments.catalog import CHECKPOINTS, Experiment
 from p3o.experiments.claims import Check
 from p3o.experiments.compare import Comparison, compare
 from p3o.experiments.scores import Result
-from p3o.runs import format_number, format_return
 from p3o.statistics import Array, Estimate
+from p3o.wording import format_number, format_return
 
 QUOTED = ("qprop", "ipg")
 HEADER = (

@@ -7,7 +7,8 @@ import numpy as np
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
 from p3o.report.settings import shown_value
-from p3o.runs import SCORE_WINDOW, Run, format_number, window_mean
+from p3o.runs import SCORE_WINDOW, Run, window_mean
+from p3o.wording import format_number
 
 MAX_NAMED = 6
 PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale_py")

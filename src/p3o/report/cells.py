@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from p3o.runs import Array, format_number, format_return
+from p3o.runs import Array
 from p3o.statistics import MIN_SEEDS, Estimate, mean_interval
+from p3o.wording import format_number, format_return
 
 
 class Cell(NamedTuple):

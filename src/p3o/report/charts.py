@@ -8,7 +8,8 @@ import numpy as np
 from p3o.report.axes import Axis, band_path, line_path, linear_axis, log_axis, short_count, thin, tick, value_axis
 from p3o.report.find import Group, Study, asked_steps, seconds_of, seed_of
 from p3o.report.results import Efficiency, Overall
-from p3o.runs import Array, Metric, Run, format_number, format_return, metric, window_mean
+from p3o.runs import Array, Run, window_mean
+from p3o.wording import Metric, format_number, format_return, metric
 
 GRID_POINTS = 200
 INSIDE_POINTS = 100

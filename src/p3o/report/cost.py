@@ -8,7 +8,8 @@ from p3o.report.axes import duration, short_count
 from p3o.report.cells import Cell, Table, number, text
 from p3o.report.find import asked_steps, score, seconds_of, seed_of
 from p3o.report.results import Results
-from p3o.runs import Run, format_return
+from p3o.runs import Run
+from p3o.wording import format_return
 
 
 def cost_table(results: Results) -> Table:

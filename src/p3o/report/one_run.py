@@ -19,17 +19,8 @@ from p3o.report.axes import (
     value_axis,
 )
 from p3o.report.templates import template
-from p3o.runs import (
-    METRICS,
-    SCORE_WINDOW,
-    Array,
-    Metric,
-    Run,
-    format_number,
-    format_return,
-    metric,
-    window_mean,
-)
+from p3o.runs import SCORE_WINDOW, Array, Run, window_mean
+from p3o.wording import METRICS, Metric, format_number, format_return, metric
 
 MAX_DOTS = 1500
 GRID_POINTS = 200

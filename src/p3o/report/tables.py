@@ -11,8 +11,9 @@ from p3o.report.cost import cost_table, run_table
 from p3o.report.find import window_at
 from p3o.report.results import Overall, Results
 from p3o.report.settings import difference_tables
-from p3o.runs import SCORE_WINDOW, Array, format_return
+from p3o.runs import SCORE_WINDOW, Array
 from p3o.statistics import MIN_SEEDS, Estimate, Verdict
+from p3o.wording import format_return
 
 MAX_ACROSS = 6  # groups side by side
 

@@ -10,8 +10,9 @@ from p3o.report.cells import interval
 from p3o.report.cost import wall_seconds
 from p3o.report.find import Study, asked_steps
 from p3o.report.results import Results
-from p3o.runs import Array, Run, format_return
+from p3o.runs import Array, Run
 from p3o.statistics import MIN_SEEDS, Estimate
+from p3o.wording import format_return
 
 MAX_NAMED = 4
 VERDICTS = {

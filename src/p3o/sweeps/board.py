@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from p3o.runs import format_clock, format_return
 from p3o.sweeps.plan import Run, State, seconds_left, sweep_seconds_left
+from p3o.wording import format_clock, format_return
 
 Clock = Callable[[], float]
 REDRAW_SECONDS = 0.5
