@@ -16,6 +16,7 @@ import numpy as np
 from p3o import statistics
 from p3o.experiments import reference
 from p3o.experiments.catalog import FIGURE_GAMES, Experiment
+from p3o.experiments.evidence import Missing, Runs
 from p3o.experiments.reference import MUJOCO_TASKS, paper_tasks
 from p3o.experiments.scores import Result
 from p3o.statistics import MIN_SEEDS, Array
@@ -44,52 +45,6 @@ class Check(NamedTuple):
     verdict: str  # holds, does not hold, cannot tell: and why
 
 
-class _Missing(Exception):
-    """A score or log that a claim needs is not there."""
-
-
-class Runs:
-    """The results by task, algorithm and variant; remembers which were used since `used` was cleared."""
-
-    def __init__(self, results: Sequence[Result]):
-        self._found = {(r.cell.task, r.cell.algo, r.cell.variant): r for r in results}
-        self.used: list[Result] = []
-
-    def __getitem__(self, key: tuple[str, str, str]) -> Result:
-        if key not in self._found:
-            raise _Missing(f"no {' '.join(part for part in key[1:] if part)} on {key[0]} here")
-        self.used.append(self._found[key])
-        return self._found[key]
-
-    def scores(self, task: str, algo: str, variant: str = "", at: int = -1) -> Array:
-        result = self[task, algo, variant]
-        if not result.scores[at].size:
-            raise _Missing(f"{result.cell.label} on {task} has no score")
-        return result.scores[at]
-
-    def mean(self, task: str, algo: str, variant: str = "", at: int = -1) -> float:
-        return float(self.scores(task, algo, variant, at).mean())
-
-    def wins(self, tasks: Sequence[str], algos: Sequence[str], at: int = -1) -> statistics.Wins:
-        return statistics.wins({t: {a: self.mean(t, a, at=at) for a in algos} for t in tasks})
-
-    def logged(self, task: str, algo: str, variant: str, name: str) -> list[tuple[Array, Array]]:
-        """Steps and values of a logged quantity, one pair a seed, where it has a number."""
-        found = []
-        for log in self[task, algo, variant].logs:
-            values = log.get(name, np.empty(0))
-            known = np.isfinite(values)
-            if known.any():
-                found.append((log["step"][known], values[known]))
-        if not found:
-            raise _Missing(f"{name} of {algo} on {task} was not logged")
-        return found
-
-    def late(self, task: str, algo: str, variant: str, name: str) -> float:
-        """Mean over seeds of a quantity over the last 80 % of training."""
-        return float(np.mean([v[s >= 0.2 * s[-1]].mean() for s, v in self.logged(task, algo, variant, name)]))
-
-
 Test = Callable[[Runs], tuple[str, bool]]  # the number in words, and whether the claim holds
 
 
@@ -103,7 +58,7 @@ def _checked(runs: Runs, claim: str, rule: str, test: Test, seeds: int, scale: f
     runs.used = []
     try:
         number, holds = test(runs)
-    except _Missing as missing:
+    except Missing as missing:
         return Check(claim, rule, "–", f"cannot tell: {missing}")
     there = min((r.final.size for r in runs.used), default=0)
     if scale < 1:
@@ -206,7 +161,7 @@ def _ratio(other: str, paper: float) -> Test:
     def test(runs: Runs) -> tuple[str, bool]:
         pairs = [(runs.mean(task, "p3o"), runs.mean(task, other)) for task in MUJOCO_TASKS]
         if min(y for _, y in pairs) <= 0:
-            raise _Missing(f"a score of {other} is not above 0, so it has no ratio")
+            raise Missing(f"a score of {other} is not above 0, so it has no ratio")
         ratio = float(np.median([x / y for x, y in pairs]))
         return f"{ratio:.2f}", ratio >= RATIO_SHARE * paper
 
@@ -315,7 +270,7 @@ def _flat_kl(runs: Runs) -> tuple[str, bool]:
         parts = np.array([_tenths(*log) for log in runs.logged(game, "p3o", "", "kl")])
         mean = parts.mean(0)
         if not np.isfinite(mean).all():
-            raise _Missing(f"kl of p3o on {game} has too few lines")
+            raise Missing(f"kl of p3o on {game} has too few lines")
         found[game] = float(mean.max() / mean.min()) if mean.min() > 0 else math.inf
     said = ", ".join(f"{game} {value:.2f}" for game, value in found.items())
     return said, all(value <= FLAT for value in found.values())
