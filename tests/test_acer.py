@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from p3o import optimizers
 from p3o.algorithms import Specs, acer
 from p3o.algorithms.base import example_trajectory
 from p3o.config import make_config
@@ -148,3 +149,36 @@ def test_other_actions_are_refused_in_one_line(space):
 def test_settings_for_box_actions_are_refused():
     with pytest.raises(UserError, match="init_log_std"):
         acer.make(make_config(acer.ACERConfig, {"init_log_std": 0.5}), SPECS)
+
+
+def test_replayed_steps_are_plain_steps_on_the_replay_at_the_rate_of_the_iteration():
+    config, network, algorithm, state, batch = update_on_one_rollout()
+    one = jax.tree.map(
+        lambda leaf: jnp.repeat(leaf[:, :1], 2, axis=1), batch
+    )  # both environments alike: draws do not matter
+    optimizer, rate = optimizers.make_optimizer(config), np.float32(0.01)
+    found, metrics = algorithm.update(state, one, jax.random.key(3), rate)
+    count = int(metrics["off_policy_updates"])
+    assert count > 2
+    params, average, opt_state = state.params, state.average_params, optimizer.init(state.params)
+    for _ in range(1 + count):
+        gradient = jax.grad(lambda p: acer.acer_loss(network, config, average, p, one)[0])(params)  # noqa: B023
+        params, opt_state = optimizers.apply(optimizer, params, opt_state, gradient, rate)
+        average = jax.tree.map(lambda a, p: 0.99 * a + 0.01 * p, average, params)
+    assert config.polyak == 0.99
+    for a, b in zip(jax.tree.leaves(found.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+    for a, b in zip(jax.tree.leaves(found.average_params), jax.tree.leaves(average), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_replay_waits_for_burn_in():
+    # 12 steps an environment are 12 // 5 = 2 rollouts: the second iteration is the first that may replay.
+    config, _, batch, _ = batch_and_network(replay_size=20, burn_in=12, off_policy_updates=8.0)
+    algorithm = acer.make(config, SPECS)
+    state, counts = algorithm.init(np.random.default_rng(0)), []
+    for index in range(3):
+        state, metrics = algorithm.update(state, batch, jax.random.key(index), np.float32(0))
+        counts.append(int(metrics["off_policy_updates"]))
+    assert counts[0] == 0
+    assert min(counts[1:]) > 0  # ξ = 0 has probability e⁻⁸

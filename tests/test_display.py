@@ -111,6 +111,7 @@ def test_live_panel_fits_and_shows_the_quantities(width, no_color):
     assert {len(line) for line in panel} == {min(width, 120)}
     for word in ("ESS", "λ", "120,064", "1,834.2", "4,512 steps/s", "0:40 left"):
         assert word in "\n".join(panel), word
+    assert "\n".join(panel).count("steps/s") == 1  # beside the bar, and not again among the metrics
     assert any(0x2801 <= ord(c) <= 0x28FF for c in text)
 
 
