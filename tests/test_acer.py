@@ -152,10 +152,11 @@ def test_settings_for_box_actions_are_refused():
 
 
 def test_replayed_steps_are_plain_steps_on_the_replay_at_the_rate_of_the_iteration():
-    config, network, algorithm, state, batch = update_on_one_rollout()
-    one = jax.tree.map(
-        lambda leaf: jnp.repeat(leaf[:, :1], 2, axis=1), batch
-    )  # both environments alike: draws do not matter
+    config, network, batch, params = batch_and_network(replay_size=5, burn_in=0, off_policy_updates=8.0)
+    algorithm = acer.make(config, SPECS)
+    state = algorithm.with_params(algorithm.init(np.random.default_rng(0)), params)
+    # The replay holds one rollout, of two environments that are alike: whatever is drawn, it is the same.
+    one = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, :1], 2, axis=1), batch)
     optimizer, rate = optimizers.make_optimizer(config), np.float32(0.01)
     found, metrics = algorithm.update(state, one, jax.random.key(3), rate)
     count = int(metrics["off_policy_updates"])
