@@ -11,6 +11,7 @@ from p3o.runs import SCORE_WINDOW, Run, window_mean
 from p3o.wording import format_number
 
 MAX_NAMED = 6
+SINGULAR = {"have": "has", "are": "is"}
 PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale_py")
 
 
@@ -20,7 +21,12 @@ def cautions(results: Results) -> list[str]:
     found = [
         _told(study.absent, "that the sweep asked for is not there", "that the sweep asked for are not there"),
         _told(study.failed, "failed", "failed"),
-        _unfinished(results),
+        _runs_with(
+            results,
+            lambda run: not run.is_finished,
+            "are not finished; scores past their last step are left out",
+            _standing,
+        ),
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
         _runs_with(
             results,
@@ -54,31 +60,22 @@ def _name(results: Results, task: str, group: Group, run: Run) -> str:
     return f"{results.labels[group]} on {task} seed {seed_of(run)}"
 
 
-def _runs_with(results: Results, is_so: Callable[[Run], bool], words: str) -> str:
-    names = [_name(results, *key, run) for key, cell in results.study.cells.items() for run in cell if is_so(run)]
+def _runs_with(
+    results: Results, is_so: Callable[[Run], bool], words: str, note: Callable[[Run], str] = lambda run: ""
+) -> str:
+    """How many runs have it and which; `note` is told after the name of each."""
+    cells = results.study.cells
+    names = [_name(results, *key, run) + note(run) for key, cell in cells.items() for run in cell if is_so(run)]
     if not names:
         return ""
-    verb = words.replace("have ", "has ", 1) if len(names) == 1 else words
-    return f"{len(names)} of {len(results.study.runs)} runs {verb}: {listed(names)}."
-
-
-def _unfinished(results: Results) -> str:
-    """The runs that are on their way, or were stopped there, and how they stand."""
-    study = results.study
-    names = [
-        _name(results, *key, run) + _standing(run)
-        for key, cell in study.cells.items()
-        for run in cell
-        if not run.is_finished
-    ]
-    if not names:
-        return ""
-    verb = "is" if len(names) == 1 else "are"
-    words = f"{verb} not finished; scores past their last step are left out"
-    return f"{len(names)} of {len(study.runs)} runs {words}: {listed(names)}."
+    verb, _, rest = words.partition(" ")
+    if len(names) == 1:
+        words = f"{SINGULAR.get(verb, verb)} {rest}"
+    return f"{len(names)} of {len(results.study.runs)} runs {words}: {listed(names)}."
 
 
 def _standing(run: Run) -> str:
+    """The score of a run that is on its way, or was stopped there, as far as it has come."""
     score = float(window_mean(run.episodes["step"], run.episodes["return_"], run.last_step))
     return f" ({format_number(score)} at step {run.last_step:,})" if np.isfinite(score) else ""
 
