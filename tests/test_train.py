@@ -107,6 +107,13 @@ def test_observations_count_less_as_the_learning_rate_falls(pace, counted):
     assert trainer.normalizer.state().observation_count == pytest.approx(counted + 1e-4)
 
 
+def test_rewards_are_scaled_by_returns_of_the_runs_own_discount():
+    # Dummies pay 1, 2, 3: with γ = ¼ the running returns are 1, 2.25, 3.5625 in both environments.
+    trainer = dummy_trainer([], normalize_reward=True, gamma=0.25)
+    trainer.iterate(schedule_steps=12)
+    np.testing.assert_allclose(trainer.normalizer.state().discounted_return, [3.5625, 3.5625])
+
+
 def test_order_of_events():
     events = []
     trainer = dummy_trainer(events)

@@ -1,8 +1,9 @@
 """Ant and Humanoid as they were in 2019, for the comparison with the paper: `p3o/Ant-v2` and `p3o/Humanoid-v2`.
 
 The paper's runs used the -v2 tasks, most likely under MuJoCo 2.0, which left the contact forces at zero. Of Gymnasium's
--v4 tasks six are still the same; in these two the 84 force readings differ (Ant lacks them, Humanoid has live ones),
-and the engine now charges Humanoid for the control that was asked for, not for the one within the actuators' limits.
+-v4 tasks six are still the same, but that InvertedPendulum's force is now held within ±3; in these two the 84 force
+readings differ (Ant lacks them, Humanoid has live ones), and the engine now charges Humanoid for the control that was
+asked for, not for the one within the actuators' limits.
 """
 
 from typing import Any

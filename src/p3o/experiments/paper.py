@@ -146,6 +146,7 @@ ACER_IMAGE: dict[str, Any] = {
 BASELINES_CODE: dict[str, Any] = {
     "optimizer_epsilon": 1e-5,
     "lr_schedule": "linear",
+    "grad_clip": "joint",
     "time_limit": "terminal",
     "policy_head_gain": 0.01,
     "value_head_gain": 1.0,
