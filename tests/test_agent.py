@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import signal
 
 import gymnasium as gym
 import jax
@@ -500,6 +502,47 @@ def test_an_interrupted_rollout_leaves_no_half_counted_episode():
         agent.learn(400)
     agent.learn(400)
     assert {total for total, _ in agent._session.trainer.recent} == {50.0}
+
+
+def test_an_interrupt_in_a_run_folder_leaves_a_checkpoint_of_the_whole_iteration(here, caplog):
+    settings = {"num_envs": 1, "num_steps": 16, "hidden_sizes": (4,), "replay_size": 64, "burn_in": 16}
+    P3O("CartPole-v1", **settings).learn(160, run_dir="alone")
+    agent = P3O("CartPole-v1", **settings)
+
+    def interrupt(status):
+        if status.step == 64:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(160, run_dir="run", callback=interrupt)
+    assert caplog.messages == ["stopped at step 64; resume('run') goes on"]
+    del agent
+    P3O.resume("run").learn()
+    assert differences(here / "alone", here / "run") == []
+
+
+def test_a_number_that_replaces_the_plan_of_a_resumed_run_is_told(here, caplog):
+    settings = {"num_envs": 1, "num_steps": 16, "hidden_sizes": (4,), "replay_size": 64, "burn_in": 16}
+    P3O("CartPole-v1", **settings).learn(1600, run_dir="run", callback=lambda status: status.step < 64)
+    agent = P3O.resume("run")
+    agent.learn(32)
+    said = "the run now ends at step 96 instead of 1,600, and its schedules begin anew; learn() without a number keeps"
+    assert [message[: len(said)] for message in caplog.messages] == [said]
+    agent.learn(32)  # added to a run that was at its end: nothing is replaced
+    assert len(caplog.messages) == 1
+
+
+class Raising(Interrupting):
+    def step(self, action):
+        if self.length == 40:
+            raise RuntimeError("the robot fell apart")
+        return super().step(action)
+
+
+def test_an_error_of_the_environment_says_what_is_left(here):
+    with pytest.raises(RuntimeError, match="fell apart") as caught:
+        A2C(Raising, num_envs=1, num_steps=16, hidden_sizes=(4,)).learn(400, run_dir="run")
+    assert caught.value.__notes__ == ["p3o: step 32 was the last whole one; there was no checkpoint yet"]
 
 
 def test_learning_in_small_pieces_learns_in_each():

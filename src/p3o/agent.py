@@ -1,6 +1,7 @@
 """The Python side: `P3O("HalfCheetah-v5").learn(1_000_000).predict(observation)`."""
 
 import logging
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -23,6 +24,7 @@ from p3o.signals import StopSignals
 from p3o.starting import resume as resume_session
 
 A = TypeVar("A", bound="Agent")
+LOG = logging.getLogger("p3o")
 
 
 class _ClassOnly:
@@ -93,17 +95,25 @@ class Agent:
         """Train for `total_steps` more environment steps (None: to the end of a resumed run) and return the agent.
 
         The learning rate falls over the steps of each call, unless `schedule_steps` is set or `lr_schedule` constant.
-        `callback` gets a Status after every iteration; returning False stops the training there.
+        `callback` gets a Status after every iteration; returning False stops the training there. With a run folder the
+        first Ctrl-C waits for the iteration and writes a checkpoint before it goes on to the caller.
         """
         session = self._begin(total_steps, run_dir, eval_every)
         if self._is_replay_lost:
-            logging.getLogger("p3o").warning("learning goes on from a saved model: with an empty replay and optimiser")
+            LOG.warning("learning goes on from a saved model: with an empty replay and optimiser")
             self._is_replay_lost = False
         session.display = make_display("auto" if progress_bar else "none")
-        # Ctrl-C in a notebook or script is the caller's: only the command line turns it into an orderly stop.
-        session.run(StopSignals(), callback)
-        if session.folder is not None:
-            write_report(session.folder)
+        if session.folder is None:
+            session.run(
+                StopSignals(), callback
+            )  # nothing is caught: Ctrl-C is the caller's, and nothing could be saved
+            return self
+        with StopSignals((signal.SIGINT,)) as stop:
+            session.run(stop, callback)
+        if stop.received is not None:
+            LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))
+            raise KeyboardInterrupt
+        write_report(session.folder)
         return self
 
     def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> Session:
@@ -112,7 +122,15 @@ class Agent:
         if total_steps is None and session.steps <= session.trainer.step:
             raise UserError("learn needs the number of steps")
         if total_steps is not None:
+            planned = session.steps
             session.add_steps(_whole(total_steps))
+            if session.trainer.step < planned != session.steps:
+                LOG.warning(
+                    "the run now ends at step %s instead of %s%s; learn() without a number keeps to the plan",
+                    f"{session.steps:,}",
+                    f"{planned:,}",
+                    ", and its schedules begin anew" * (session.schedule_start == session.trainer.step),
+                )
         if eval_every is not None:
             session.set_evaluation(eval_every)
         if run_dir is not None:

@@ -82,6 +82,7 @@ def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int 
     if not checkpoint.exists(folder / "checkpoint"):
         if (folder / "model").exists():
             raise UserError(f"{folder / 'checkpoint'} is missing: the run cannot go on without it")
+        session.display.message("there was no checkpoint yet: the run begins again")
         cut_back(folder, None)
         return []
     tree = checkpoint.load(folder / "checkpoint", config["run_id"])
