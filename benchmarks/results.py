@@ -5,6 +5,7 @@ python benchmarks/results.py pack RUNS results/atari --updates           # and i
 python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # results/mujoco/summary.csv
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
 python benchmarks/results.py games results/atari           # every group at every checkpoint beside the paper
+python benchmarks/results.py groups results/mujoco --preset paper --envs HalfCheetah-v4 Hopper-v4 --at 3e6   # at one
 """
 
 import argparse
@@ -28,6 +29,7 @@ from p3o.statistics import MIN_SEEDS
 
 OURS, PEER = "p3o", "ppo"  # both with the preset `default`
 CHECKPOINTS = ("1000000", "3000000")
+LONG = 40_000  # episodes
 BEST_PUBLISHED = {  # of PPO, TRPO, A2C and ACKTR at 3M steps, test returns on -v3, by Tianshou's benchmark
     "HalfCheetah": 7263,
     "Walker2d": 4637,
@@ -48,7 +50,17 @@ def pack_run(source: Path, target: Path, updates: bool = False) -> None:
     config["command"] = " ".join(re.sub(r"--out \S+", "", str(config.get("command"))).split())
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for table in ("episodes.csv", "updates.csv") if updates else ("episodes.csv",):
-        (target / f"{table}.gz").write_bytes(gzip.compress((source / table).read_bytes(), mtime=0))
+        (target / f"{table}.gz").write_bytes(gzip.compress(_shortened((source / table).read_bytes()), mtime=0))
+
+
+def _shortened(table: bytes) -> bytes:
+    """A very long list of episodes (a policy that falls at once): six digits of each return, whole seconds."""
+    header, *lines = table.decode().splitlines()
+    if len(lines) <= LONG or header != "step,env,return,length,seconds":
+        return table
+    cells = (line.split(",") for line in lines)
+    short = (f"{step},{env},{float(total):.6g},{length},{float(at):.0f}" for step, env, total, length, at in cells)
+    return "\n".join((header, *short, "")).encode()
 
 
 def pack(out: Path, results: Path, updates: bool = False) -> int:
@@ -126,13 +138,34 @@ def table(results: Path, variant: str = "") -> list[str]:
     return markdown_table(header, lines)
 
 
-def games(results: Path) -> list[str]:
-    """Every group of runs at every checkpoint, beside the paper's number for its game at 28M steps."""
+def _scores(results: Path) -> dict[tuple[str, ...], dict[int, list[float]]]:
+    """Scores of the seeds at each checkpoint, by environment, algorithm, preset and variant."""
     found: dict[tuple[str, ...], dict[int, list[float]]] = {}
     with (results / "summary.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             group = found.setdefault(tuple(row[name] for name in ("env", "algo", "preset", "variant")), {})
             group.setdefault(int(row["steps"]), []).append(float(row["score"]))
+    return found
+
+
+def groups(results: Path, preset: str, envs: list[str], at: int) -> list[str]:
+    """Every algorithm and variant of a preset on some environments at one checkpoint, `paper` beside the paper."""
+    found = _scores(results)
+    names = {(algo, variant) for env, algo, found_preset, variant in found if found_preset == preset and env in envs}
+    lines = []
+    for algo, variant in sorted(names, key=lambda name: (name[0] != OURS, name[0], name[1])):
+        cells = []
+        for env in envs:
+            paper = paper_score(env.replace("p3o/", ""), algo) if preset == "paper" else None
+            beside = "" if paper is None else f" · {paper:,.0f}"
+            cells.append(_mean(found.get((env, algo, preset, variant), {}).get(at, [])) + beside)
+        lines.append([f"{algo}{', ' + variant if variant else ''}", *cells])
+    return markdown_table([f"at {at / 1e6:g}M steps", *envs], lines)
+
+
+def games(results: Path) -> list[str]:
+    """Every group of runs at every checkpoint, beside the paper's number for its game at 28M steps."""
+    found = _scores(results)
     at = sorted({step for group in found.values() for step in group})
     lines = []
     for (env, algo, preset, variant), scores in sorted(
@@ -156,11 +189,13 @@ def _mean(scores: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary", "table", "games"))
+    parser.add_argument("what", choices=("pack", "summary", "table", "games", "groups"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
     parser.add_argument("--variant", default="", help="of the runs in the table")
+    parser.add_argument("--preset", default="paper", help="of the groups")
+    parser.add_argument("--envs", nargs="+", default=[], help="of the groups")
     options = parser.parse_args()
     if options.what == "pack":
         print(f"{pack(*options.folders, options.updates)} runs packed into {options.folders[1]}")
@@ -168,6 +203,8 @@ def main() -> None:
         print("\n".join(table(options.folders[0], options.variant)))
     elif options.what == "games":
         print("\n".join(games(options.folders[0])))
+    elif options.what == "groups":
+        print("\n".join(groups(options.folders[0], options.preset, options.envs, int(options.at[-1]))))
     else:
         at = [int(step) for step in options.at]
         print(f"{summarize(options.folders[0], at)} rows in {options.folders[0] / 'summary.csv'}")

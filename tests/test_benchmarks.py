@@ -79,6 +79,16 @@ def test_contestants_of_a_ratio_have_the_same_shape():
                 assert peers.settings_of(ours)["num_envs"] == theirs.num_envs
 
 
+def test_very_long_lists_of_episodes_are_shortened(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "LONG", 1)
+    run = write_run(tmp_path / "out" / "x", "Ant-v4")
+    header = "step,env,return,length,seconds\n"
+    (run / "episodes.csv").write_text(header + "12,0,-33.49925033,12,0.49\n30,1,1234567.8,9,1.51\n")
+    results.pack(tmp_path / "out", tmp_path / "kept")
+    (packed,) = (tmp_path / "kept").rglob("episodes.csv.gz")
+    assert gzip.decompress(packed.read_bytes()).decode() == header + "12,0,-33.4993,12,0\n30,1,1.23457e+06,9,2\n"
+
+
 def test_published_runs_are_packed_and_summed_up(tmp_path):
     out, kept = tmp_path / "out", tmp_path / "kept"
     whole = write_run(
@@ -129,6 +139,27 @@ def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
         "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – |",
         "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – |",
     ]
+
+
+def test_the_table_of_groups_has_the_variants_of_one_preset_beside_the_paper(tmp_path):
+    lines = [
+        "Hopper-v4,a2c,paper,,0,3000000,300",
+        "Hopper-v4,p3o,paper,,0,3000000,2300",
+        "Hopper-v4,p3o,paper,,1,3000000,2500",
+        "Hopper-v4,p3o,paper,,1,1000000,9",
+        "p3o/Ant-v2,p3o,paper,odd,0,3000000,4000",
+        "Hopper-v4,p3o,default,,0,3000000,1",
+        "Swimmer-v4,ppo,paper,,0,3000000,1",
+    ]
+    (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
+    found = results.groups(tmp_path, "paper", ["Hopper-v4", "p3o/Ant-v2"], 3_000_000)
+    assert found[0] == "| at 3M steps | Hopper-v4 | p3o/Ant-v2 |"
+    assert found[2:] == [
+        "| p3o | 2,400 (2, 2,300 to 2,500) · 2,334 | – · 4,727 |",
+        "| p3o, odd | – · 2,334 | 4,000 (1) · 4,727 |",
+        "| a2c | 300 (1) · 1,708 | – · 1,811 |",
+    ]
+    assert results.groups(tmp_path, "default", ["Hopper-v4"], 3_000_000)[2:] == ["| p3o | 1 (1) |"]
 
 
 def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds(tmp_path):
