@@ -144,6 +144,14 @@ BAD_TRAIN = {  # words -> what the line has to name
     ("CartPole-v1", "--set", "optimizer=adm"): ("'adm'", "did you mean adam"),
     ("CartPole-v1", "--set", "normalize_reward=perhaps"): ("normalize_reward", "'perhaps'"),
     ("CartPole-v1", "--set", "hidden_sizes=8,x"): ("hidden_sizes", "'x'"),
+    ("CartPole-v1", "--set", "hidden_sizes="): ("hidden_sizes", "missing"),
+    ("CartPole-v1", "--algo", "ppo", "--set", "kl_coef=0"): ("kl_coef: ppo has no such setting; it is one of p3o",),
+    ("CartPole-v1", "--algo", "a2c", "--set", "burn_in=0"): (
+        "burn_in: a2c has no such setting; it is one of p3o, acer",
+    ),
+    ("CartPole-v1", "--out", ""): ("--out", "missing"),
+    ("CartPole",): ("'CartPole' has no version: there are CartPole-v0, CartPole-v1",),
+    ("Ant-v3",): ("'Ant-v3' is no longer in Gymnasium: there are Ant-v4, Ant-v5",),
     ("CartPole-v1", "--steps", "0"): ("--steps", "'0'"),
     ("CartPole-v1", "--steps", "-5"): ("--steps", "'-5'"),
     ("CartPole-v1", "--steps", "1.5"): ("--steps", "'1.5'"),
@@ -160,7 +168,9 @@ BAD_TRAIN = {  # words -> what the line has to name
     ("HalfCheetah-v5", "--env-set", "frame_skip=0"): ("cannot be made with frame_skip=0", "ZeroDivisionError"),
     ("CartPole-v1", "--set", "off_policy_updates=1e9"): ("off_policy_updates", "1000"),
     ("CartPole-v1", "--stesp", "3"): ("'--stesp'", "did you mean --steps"),
-    ("CartPole-v1", "--zzz"): ("'--zzz'",),
+    ("CartPole-v1", "--zzz"): ("'--zzz'; `p3o train --help`",),
+    ("CartPole-v1", "--bogus", "3"): ("'--bogus'; `p3o train --help`",),  # nothing like it: no hint
+    ("CartPole-v1", "--out", "/dev/null"): ("/dev/null is no folder; choose another folder",),
     ("CartPole-v1", "more"): ("'more'",),
     (): ("ENV",),
 }
@@ -196,6 +206,7 @@ def test_a_model_file_that_is_not_there_is_one_line(here):
         (("resume",), ("RUN",)),
         (("resume", "nowhere"), ("nowhere", "no run")),
         (("resume", "nowhere", "--steps", "x"), ("--steps", "'x'")),
+        (("resume", "nowhere", "--set", "gamma=0.9"), ("resume does not know '--set'; `p3o resume --help`",)),
         (("eval", "nowhere"), ("nowhere",)),
         (("eval", "nowhere", "--episodes", "0"), ("--episodes", "'0'")),
         (("eval", "nowhere", "--determinstic"), ("'--determinstic'", "did you mean --deterministic")),
@@ -277,7 +288,7 @@ def test_a_hint_to_resume_can_be_pasted(here):
     assert call(*words).code == 0
     assert "`p3o resume 'two words'`" in complaint(call(*words))
     (here / "file").write_text("")
-    assert "file exists: it is no folder" in complaint(call("train", "CartPole-v1", "--out", "file"))
+    assert "file is no folder; choose another" in complaint(call("train", "CartPole-v1", "--out", "file"))
 
 
 def test_out_that_cannot_be_written(here):
@@ -369,7 +380,9 @@ def test_list_shows_what_there_is():
     assert "\n  paper/image with discrete actions: kl_reduction mean\n" in p3o  # said once: Atari has no other
     assert "\n  default/image of Atari: normalize_reward False, reward_transform sign\n" in p3o
     assert "discrete actions" not in others
-    assert "CartPole-v1" in call("list", "environments").out.splitlines()
+    names = call("list", "environments").out.splitlines()
+    assert {"CartPole-v1", "Ant-v4", "Ant-v5"} <= set(names)
+    assert not {"Ant-v2", "Ant-v3", "GymV21Environment-v0"} & set(names)  # only a word about where they went
 
 
 def test_config_says_everything(run):

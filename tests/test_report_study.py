@@ -439,7 +439,7 @@ def test_warnings_name_the_runs(tmp_path):
     found = "\n".join(cautions(Results(find_study(tmp_path))))
     stopped = load_run(tmp_path / "2")
     stands = f"{stopped.episodes['return_'].mean():.1f} at step {stopped.last_step:,}"  # 75 episodes: the mean of all
-    words = f"not finished; scores past their last step are left out: P3O on CartPole-v1 seed 2 ({stands})."
+    words = f"not finished; scores past the last step are left out: P3O on CartPole-v1 seed 2 ({stands})."
     assert f"1 of 5 runs is {words}" in found
     assert "1 of 5 runs recorded values that are not finite numbers: P3O on CartPole-v1 seed 2." in found
     assert "4 of 5 runs have fewer than 100 episodes where they are compared" in found  # PPO has 150 in twice the steps

@@ -46,6 +46,7 @@ class FakeSweep:
             if job.algo not in self.skip and not folder.exists():
                 write_run(folder, job, 1000 * TABLE_ALGOS.get(job.algo, 1.0) + job.seed)
         (out / "report.html").write_text("a page")
+        (out / "sweep.json").write_text(json.dumps({"format": 1, "runs": [], **about}))
         return types.SimpleNamespace(failed=self.failed, stopped=self.stopped)
 
 
@@ -183,6 +184,22 @@ def test_bad_input_is_one_line_and_writes_nothing(sweep, tmp_path):
     file.write_text("")
     assert "cannot be written" in complaint(call("reproduce", "published-comparison", file))
     assert sweep.called == []
+
+
+def test_the_folder_of_another_experiment_is_refused(sweep, tmp_path):
+    table, computed = tmp_path / "table", tmp_path / "computed"
+    small = ("--scale", "0.001", "--seeds", "1")
+    assert call("reproduce", "mujoco-table", table, *small).code == 0
+    assert call("reproduce", "published-comparison", computed).code == 0
+    before = [(folder / "summary.md").read_text() for folder in (table, computed)]
+    for name in ("published-comparison", "effect-of-lambda"):
+        line = complaint(call("reproduce", name, table))
+        assert line.strip() == f"p3o: {table} holds mujoco-table; choose another folder for {name}"
+    for name in ("state-distribution-bound", "mujoco-table"):
+        assert "computed holds published-comparison; choose" in complaint(call("reproduce", name, computed))
+    assert [(folder / "summary.md").read_text() for folder in (table, computed)] == before
+    assert call("reproduce", "mujoco-table", table, *small).code == 0  # its own goes on
+    assert call("reproduce", "published-comparison", computed).code == 0
 
 
 def test_finished_runs_are_counted_from_their_checkpoints(tmp_path):

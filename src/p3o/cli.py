@@ -80,12 +80,12 @@ def _first_complaint(text: str, arguments: list[str]) -> str:
     lines = [line.strip("│| ") for line in text.splitlines()[1:]]  # the first is the box's title
     said = " ".join(line for line in lines if line.strip("╭╮╰╯─+- "))
     said = re.split(r" Perhaps you meant| Arguments similar to| Available subcommands| For full helptext", said)[0]
-    unknown = re.match(r"Unrecognized options: (\S*[^\s,])", said)
+    unknown = re.match(r"Unrecognized (?:or misplaced )?options: (\S*[^\s,])", said)
     if unknown and arguments[0] in commands:
         fields = dataclasses.fields(COMMANDS[arguments[0]])
-        options = [f"--{f.name.replace('_', '-')}" for f in fields if not _is_required(f)]
+        options = [f.name.replace("_", "-") for f in fields if not _is_required(f)]
         word = unknown[1]
-        hint = nearest(word, options) if word.startswith("-") else ""
+        hint = nearest(word.lstrip("-"), options, "--") if word.startswith("-") else ""
         return f"{arguments[0]} does not know {word!r}{hint}; `p3o {arguments[0]} --help` shows what it takes"
     missing = re.match(r"Missing from p3o \w+: (\S+)", said)
     if missing:

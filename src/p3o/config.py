@@ -181,6 +181,8 @@ def _convert(name: str, value: Any, annotation: Any) -> Any:
         parts = value.strip("()[] ").split(",") if isinstance(value, str) else value
         if not isinstance(parts, (list, tuple)):
             raise UserError(f"setting {name}: {value!r} is not a list of whole numbers, as in 64,64")
+        if parts == [""] and value == "":
+            raise UserError(f"setting {name}: a value is missing; () is the empty list")
         return tuple(_convert(name, part, int) for part in parts if part != "")
     if bool in allowed:
         words = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}

@@ -12,8 +12,8 @@ class RunStopped(Exception):
     """A run that cannot go on by itself (a non-finite number, say); the message names the last good checkpoint."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """A hint for a misspelt name: ` (did you mean X?)`, or nothing when no known name is close."""
     by_lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f" (did you mean {by_lower[close[0]]}?)" if close else ""
+    return f" (did you mean {prefix}{by_lower[close[0]]}?)" if close else ""

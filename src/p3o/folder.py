@@ -85,11 +85,12 @@ def check_free(folder: Path) -> None:
         is_free = not folder.exists() or (folder.is_dir() and all(p.name in LEFTOVERS for p in folder.iterdir()))
     except OSError as error:
         raise UserError(f"{folder} cannot be used: {error.strerror}") from None
-    if not is_free:
-        hint = "it is not empty" if folder.is_dir() else "it is no folder"
-        if (folder / "config.json").exists():
-            hint = f"go on with `p3o resume {shlex.quote(str(folder))}`"
-        raise UserError(f"{folder} exists: {hint}, or choose another folder")
+    if is_free:
+        return
+    if (folder / "config.json").exists():
+        go_on = f"p3o resume {shlex.quote(str(folder))}"
+        raise UserError(f"{folder} exists: go on with `{go_on}`, or choose another folder")
+    raise UserError(f"{folder} is {'not empty' if folder.is_dir() else 'no folder'}; choose another folder")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

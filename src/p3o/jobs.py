@@ -86,6 +86,10 @@ class Setup(NamedTuple):
 def resolve(job: Job) -> Resolved:
     """Check a job's algorithm, environment, preset and settings, and say what they come to."""
     entry = algorithms.find(job.algo)
+    for name in job.settings:
+        having = [other.name for other in algorithms.ALGORITHMS.values() if hasattr(other.config, name)]
+        if having and job.algo not in having:
+            raise UserError(f"setting {name}: {job.algo} has no such setting; it is one of {', '.join(having)}")
     try:
         seed = operator.index(job.seed)
     except TypeError:

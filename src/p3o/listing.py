@@ -4,12 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-import gymnasium as gym
-
 from p3o.algorithms import ALGORITHMS
 from p3o.config import Config, describe, make_config
 from p3o.device import available_cores
-from p3o.envs import atari_games
+from p3o.envs import atari_games, known
 from p3o.errors import UserError
 from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
@@ -101,5 +99,5 @@ def _duration(hours: float) -> str:
 def environments() -> Iterator[str]:
     """Registered Gymnasium ids, then Atari's in the two spellings that train; docs/atari.md says how they differ."""
     games = atari_games.names()
-    yield from sorted(name for name in gym.registry if not atari_games.is_atari(name))
+    yield from known.plain_ids()
     yield from games or ["PongNoFrameskip-v4, ALE/Pong-v5 and so on: pip install 'p3o[atari]'"]

@@ -99,9 +99,11 @@ def _claim(out: Path, stack: contextlib.ExitStack) -> None:
 def _title(runs: Sequence[Run], workers: int, ray: str | None) -> str:
     envs, algos = (dict.fromkeys(keys) for keys in zip(*((r.job.env, r.job.algo) for r in runs), strict=True))
     where = f"on Ray {ray}" if ray else f"of {_count(len(available_cores()), 'core')}"
+    before = sum(run.state == "finished" for run in runs)
     return (
-        f"sweep of {len(runs)} runs: {_count(len(envs), 'environment')}, {_count(len(algos), 'algorithm')}, "
-        f"{_count(workers, 'process')} {where}"
+        f"sweep of {_count(len(runs), 'run')}: {_count(len(envs), 'environment')}, {_count(len(algos), 'algorithm')}, "
+        + (f"{_count(workers, 'process')} {where}" if before < len(runs) else "nothing left to do")
+        + (f", {before} finished before" if before else "")
     )
 
 

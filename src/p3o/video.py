@@ -4,6 +4,7 @@ import contextlib
 import ctypes.util
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
             if env.render() is None:  # before anything is written
                 raise UserError("it draws no pictures")
             _make_place(out, unfinished)
-            with writer_for(unfinished, fps) as writer:
-                play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
+        what = "an episode" if episodes == 1 else f"{episodes} episodes"
+        print(f"filming {what}: without a GPU a thousand pictures can take minutes", file=sys.stderr)
+        with quietly(), writer_for(unfinished, fps) as writer:
+            play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
         os.replace(unfinished, out)
     except _CannotWrite as error:
         raise UserError(f"--out {out} cannot be written: {error}") from None

@@ -54,6 +54,8 @@ class Train:
             env_kwargs={k: parse_value(v) for k, v in parse_assignments(self.env_set, "--env-set").items()},
             eval_every=None if self.eval_every is None else parse_count(self.eval_every, "--eval-every"),
         )
+        if self.out == "":
+            raise UserError("--out: the name of a folder is missing")
         folder = Path(self.out) if self.out else default_folder(job)
         return _train(lambda display: starting.start(job, folder, display, command_line()), folder)
 

@@ -10,12 +10,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
+from p3o.envs import known
 from p3o.envs import snapshot as snapshots
 from p3o.envs.atari import AtariGame
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.mujoco_steps import make_steps
 from p3o.envs.quiet import quietly, silence_mujoco
-from p3o.errors import UserError, nearest
+from p3o.errors import UserError
 from p3o.spaces import Encoder, observation_spec
 from p3o.types import Observation, Step
 
@@ -33,6 +34,7 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     try:
         if module:
             importlib.import_module(module)
+        known.check_version(env_id, name)
         with quietly():
             # not every constructor takes a render_mode
             mode = {} if render_mode is None else {"render_mode": render_mode}
@@ -44,7 +46,7 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     except gym.error.DependencyNotInstalled as error:
         raise UserError(_missing(env_id, str(error))) from None
     except gym.error.Error as error:
-        hint = nearest(name, gym.registry)
+        hint = known.hint(name)
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
     except (TypeError, ValueError, AssertionError, OSError, ImportError) as error:
         raise UserError(_one_line(env_id, error)) from None

@@ -4,10 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from p3o import checkpoint
 from p3o.errors import UserError
 from p3o.experiments import catalog
+from p3o.sweeps.schedule import INDEX
 
-WITHOUT_TRAINING = ("published-comparison", "state-distribution-bound")
+TABLES = {"published-comparison": "comparison.csv", "state-distribution-bound": "bound.csv"}
+WITHOUT_TRAINING = tuple(TABLES)
 
 
 def reproduce(
@@ -22,6 +25,7 @@ def reproduce(
     experiment = catalog.find(name)
     if not 0 < scale <= 1:
         raise UserError(f"--scale {scale:g}: a number above 0 and at most 1 is needed")
+    _check_folder(name, out)
     if name in WITHOUT_TRAINING:
         _compute(name, out, seeds is not None or scale != 1 or workers is not None or ray is not None)
         print(out)
@@ -36,6 +40,17 @@ def reproduce(
     _write(experiment, out, seeds, scale)
     print(out)
     return 1 if result.failed else 0
+
+
+def _check_folder(name: str, out: Path) -> None:
+    """Refuse a folder with the summary of another experiment, which would be lost."""
+    held = None
+    if (out / INDEX).exists():
+        held = checkpoint.read_json(out / INDEX, "a sweep").get("experiment")
+    elif (out / "summary.md").exists():
+        held = next((each for each in WITHOUT_TRAINING if (out / TABLES[each]).exists()), "another experiment")
+    if held not in (None, name):
+        raise UserError(f"{out} holds {held}; choose another folder for {name}")
 
 
 def _write(experiment: catalog.Experiment, out: Path, seeds: Sequence[int] | None, scale: float) -> None:

@@ -24,7 +24,7 @@ def cautions(results: Results) -> list[str]:
         _runs_with(
             results,
             lambda run: not run.is_finished,
-            "are not finished; scores past their last step are left out",
+            "are not finished; scores past the last step are left out",
             _standing,
         ),
         _runs_with(results, lambda run: bool(run.non_finite), "recorded values that are not finite numbers"),
@@ -36,7 +36,7 @@ def cautions(results: Results) -> list[str]:
         _runs_with(
             results,
             lambda run: 0 < window_at(run, study.common_steps(run.env_id)) < SCORE_WINDOW,
-            f"have fewer than {SCORE_WINDOW} episodes where they are compared, so their scores rest on fewer",
+            f"have fewer than {SCORE_WINDOW} episodes where they are compared, so that scores rest on fewer",
         ),
         *_missing_seeds(results),
         *_repeated_seeds(results),

@@ -50,7 +50,7 @@ def facts(results: Results) -> list[str]:
     spread = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     dates = sorted(str(run.config["started"])[:10] for run in study.runs if run.config.get("started"))
     return [
-        f"{len(study.runs)} runs",
+        f"{len(study.runs)} run{'s' * (len(study.runs) != 1)}",
         f"{spread} seed{'' if spread == '1' else 's'} each",
         *([f"preset {joined(presets)}"] if presets else []),
         *([dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"] if dates else []),

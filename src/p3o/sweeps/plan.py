@@ -140,7 +140,7 @@ def inspect(run: Run) -> None:
     if found != run.asked:
         raise UserError(
             f"{run.folder} holds another run than asked for ({_difference(found, run.asked)}); "
-            "choose another folder or a --variant, or remove it"
+            "choose another folder (or, for a sweep, a --variant), or remove it"
         )
     run.step = run.saved_step = saved_step(run.folder)
     if run.step >= run.job.steps and _is_complete(run.folder, run.step):
