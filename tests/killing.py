@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "p3o.cli", *(str(w) for w in words)]
+    return [sys.executable, "-m", "p3o", *(str(w) for w in words)]
 
 
 def episodes(run: Path) -> list[list[str]]:

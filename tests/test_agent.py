@@ -410,6 +410,15 @@ def test_a_dict_with_parts_that_do_not_fit_is_refused(observation):
         split_batch(observation, DICT)
 
 
+@pytest.mark.parametrize("observation", [4, 10, -1, 5.5, np.array([5, 10])])
+def test_a_number_that_a_discrete_observation_cannot_be_is_named(observation):
+    space = spaces.Discrete(5, start=5)
+    assert split_batch(7, space) == ([7], False)
+    assert split_batch(np.array([5, 9]), space)[1]
+    with pytest.raises(UserError, match=r"Discrete\(5, start=5\) was expected"):
+        split_batch(observation, space)
+
+
 # Vector environments --------------------------------------------------------------------------------------------------
 
 

@@ -539,7 +539,7 @@ def test_standard_streams_may_be_closed(here):
 
 def test_reading_from_a_closed_pipe_is_no_traceback():
     done = subprocess.run(
-        f"{sys.executable} -m p3o.cli list presets | true", shell=True, capture_output=True, text=True
+        f"{sys.executable} -m p3o list presets | true", shell=True, capture_output=True, text=True
     )
     assert done.stderr == ""
 

@@ -281,6 +281,11 @@ def find_model(path: Path) -> Path:
     return path / "model" if is_run else path
 
 
+def _are_within(numbers: np.ndarray, space: gym.spaces.Discrete) -> bool:
+    inside = (numbers >= space.start) & (numbers < space.start + space.n)
+    return bool(np.all(inside & (numbers == np.round(numbers))))
+
+
 def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
     """Single observations and whether they came as a batch, told by shape; images may have their channels moved."""
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
@@ -296,6 +301,8 @@ def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
         rows = list(zip(*(rows for rows, _ in parts.values()), strict=True))
         return ([dict(zip(parts, row, strict=True)) for row in rows] if is_dict else rows), is_batch
     array = np.asarray(observation)
+    if isinstance(space, gym.spaces.Discrete) and not _are_within(array, space):
+        raise UserError(f"observation {observation!r}: one of {space} was expected")
     shape = tuple(space.shape or ())
     if array.shape == shape:
         return [array], False
