@@ -16,6 +16,7 @@ from killing import differences
 
 from p3o import A2C, ACER, P3O
 from p3o.agent import split_batch
+from p3o.envs import known
 from p3o.errors import UserError
 
 VECTOR = spaces.Box(-1, 1, (3,))
@@ -528,6 +529,52 @@ def test_an_interrupt_in_a_run_folder_leaves_a_checkpoint_of_the_whole_iteration
     del agent
     P3O.resume("run").learn()
     assert differences(here / "alone", here / "run") == []
+
+
+def test_an_interrupt_at_the_end_leaves_a_finished_run(here, caplog):
+    agent = A2C("CartPole-v1", num_envs=1, num_steps=16, hidden_sizes=(4,))
+
+    def interrupt(status):
+        if status.step == 64:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(64, run_dir="run", callback=interrupt)
+    assert (here / "run" / "report.html").exists()
+    assert caplog.messages == []  # there is nothing to go on with
+
+
+def test_an_interrupt_that_the_caller_handles_is_the_callers(here):
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        agent = A2C("CartPole-v1", num_envs=1, num_steps=16, hidden_sizes=(4,))
+        agent.learn(64, run_dir="run", callback=lambda _: os.kill(os.getpid(), signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (len(seen), agent.num_timesteps) == (4, 64)
+
+
+def test_the_steps_that_a_resumed_run_had_to_go_leave_its_plan(here, caplog):
+    settings = {"num_envs": 1, "num_steps": 16, "hidden_sizes": (4,)}
+    A2C("CartPole-v1", **settings).learn(160, run_dir="alone")
+    A2C("CartPole-v1", **settings).learn(160, run_dir="run", callback=lambda status: status.step < 64)
+    A2C.resume("run").learn(96)
+    assert differences(here / "alone", here / "run") == []
+    assert caplog.messages == []
+
+
+def test_a_run_of_an_id_without_a_version_goes_on(here, monkeypatch):
+    """They were taken once, and Gymnasium makes the newest version of them."""
+    settings = {"num_envs": 1, "num_steps": 16, "hidden_sizes": (4,)}
+    with monkeypatch.context() as patch:
+        patch.setattr(known, "check_version", lambda env_id: None)
+        A2C("CartPole", **settings).learn(64, run_dir="run", callback=lambda status: status.step < 32)
+    A2C.load("run").learn(16)
+    assert A2C.resume("run").learn().num_timesteps == 64
+    assert call("eval", "run", "--episodes", 1).code == 0
+    with pytest.raises(UserError, match="has no version"):
+        A2C("CartPole")
 
 
 def test_a_number_that_replaces_the_plan_of_a_resumed_run_is_told(here, caplog):

@@ -526,6 +526,8 @@ def test_the_picture_of_a_film_is_the_game_that_is_played():
 
 BAD = {  # words -> what the line has to name
     ("PonNoFrameskip-v4",): ("'PonNoFrameskip-v4'", "did you mean Pong"),
+    ("Pong",): ("'Pong' has no version; one of PongNoFrameskip-v4, ALE/Pong-v5 is needed",),
+    ("ale_py:ALE/Pong",): ("has no version; one of PongNoFrameskip-v4, ALE/Pong-v5 is needed",),
     ("ALE/Pnog-v5",): ("'ALE/Pnog-v5'", "did you mean Pong"),
     ("Pong-v4",): ("'Pong-v4'", "PongNoFrameskip-v4", "ALE/Pong-v5"),
     ("PongDeterministic-v4",): ("'PongDeterministic-v4'", "PongNoFrameskip-v4"),

@@ -150,8 +150,10 @@ BAD_TRAIN = {  # words -> what the line has to name
         "burn_in: a2c has no such setting; it is one of p3o, acer",
     ),
     ("CartPole-v1", "--out", ""): ("--out", "missing"),
-    ("CartPole",): ("'CartPole' has no version: there are CartPole-v0, CartPole-v1",),
-    ("Ant-v3",): ("'Ant-v3' is no longer in Gymnasium: there are Ant-v4, Ant-v5",),
+    ("CartPole",): ("'CartPole' has no version; one of CartPole-v0, CartPole-v1 is needed",),
+    ("gymnasium:CartPole",): ("'gymnasium:CartPole' has no version; one of CartPole-v0, CartPole-v1 is needed",),
+    ("Ant-v3",): ("'Ant-v3' is no longer in Gymnasium, which has Ant-v4, Ant-v5\n",),
+    ("Ant-v3", "--env-set", "x=1"): ("p3o: environment 'Ant-v3' is no longer in Gymnasium, which has Ant-v4, Ant-v5",),
     ("CartPole-v1", "--steps", "0"): ("--steps", "'0'"),
     ("CartPole-v1", "--steps", "-5"): ("--steps", "'-5'"),
     ("CartPole-v1", "--steps", "1.5"): ("--steps", "'1.5'"),
@@ -538,9 +540,7 @@ def test_standard_streams_may_be_closed(here):
 
 
 def test_reading_from_a_closed_pipe_is_no_traceback():
-    done = subprocess.run(
-        f"{sys.executable} -m p3o list presets | true", shell=True, capture_output=True, text=True
-    )
+    done = subprocess.run(f"{sys.executable} -m p3o list presets | true", shell=True, capture_output=True, text=True)
     assert done.stderr == ""
 
 

@@ -113,29 +113,51 @@ def test_a_signal_during_start_up_is_no_traceback_and_resumes(seconds, tmp_path,
 
 
 LOST = """
-import gc, os, signal
+import gc, os, signal, time
 from p3o.signals import StopSignals, interrupt_at_once
 
-interrupt_at_once()
 def callback(phase, info):
     gc.callbacks.clear()
     os.kill(os.getpid(), signal.SIGINT)
 
-gc.callbacks.append(callback)
-gc.collect()
-with StopSignals() as stop:
-    print(stop.received)
-try:
-    os.kill(os.getpid(), signal.SIGTERM)
-except KeyboardInterrupt as now:
-    print(now.args[0])
+interrupt_at_once()
+for is_late in (True, False):
+    gc.callbacks.append(callback)
+    try:
+        gc.collect()
+        if is_late:
+            with StopSignals() as stop:
+                time.sleep(0.5)
+                print(stop.received)
+        time.sleep(0.5)
+        print("went on")
+    except KeyboardInterrupt as now:
+        print("stopped by", now.args[0])
 """
 
 
 def test_a_signal_that_a_callback_swallows_is_not_lost():
     """As in the garbage collection of an import, where nothing can be raised."""
     found = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, check=True)
-    assert (found.stdout.split(), found.stderr) == (["2", "15"], "")
+    assert (found.stdout.splitlines(), found.stderr) == (["2", "went on", "stopped by 2"], "")
+
+
+INSIDE = """
+import os, signal, sys
+from p3o.signals import exit_code, interrupt_at_once
+
+interrupt_at_once()
+try:
+    exec("os.kill(os.getpid(), signal.SIGTERM)")
+except KeyboardInterrupt as stop:
+    sys.exit(exit_code(stop))
+"""
+
+
+def test_a_signal_inside_an_exec_has_its_own_exit_code(tmp_path):
+    """Python would end with SIGINT, also after SIGTERM and though the exception was caught."""
+    (tmp_path / "inside.py").write_text(INSIDE)
+    assert subprocess.run([sys.executable, "-m", "inside"], cwd=tmp_path).returncode == 143
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path):

@@ -1,7 +1,7 @@
 """One whole update of each algorithm beside the same written a second time, plainly, from the papers' formulas.
 
 Networks and optimisers have tests of their own and serve both writings; losses, targets, weights and the order of the
-steps are written out here, row by row, in float64.
+steps are written out here; targets and weights row by row, in float64.
 """
 
 import functools

@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from p3o.signals import interrupt_at_once
+from p3o.signals import exit_code, interrupt_at_once
 
 
 def main() -> NoReturn:
@@ -14,7 +14,7 @@ def main() -> NoReturn:
 
         cli.main()
     except KeyboardInterrupt as stop:
-        sys.exit(128 + stop.args[0])
+        sys.exit(exit_code(stop))
 
 
 if __name__ == "__main__":

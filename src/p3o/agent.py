@@ -15,7 +15,7 @@ from p3o.config import BEFORE
 from p3o.display import make_display
 from p3o.errors import UserError
 from p3o.folder import read_config
-from p3o.jobs import EnvSource, Job, env_name, set_up
+from p3o.jobs import EnvSource, Job, check_new, env_name, set_up
 from p3o.model import Model
 from p3o.panel import Status
 from p3o.report import write_report
@@ -62,6 +62,7 @@ class Agent:
         **settings: Any,
     ):
         self._job = Job(env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {})
+        check_new(self._job)
         self._session: Session | None = Session(set_up(self._job), make_display("none"), None, None)
         self._folder_lock: Any = None
         self._predict_rng = np.random.default_rng(np.random.SeedSequence((seed, 2)))
@@ -108,12 +109,15 @@ class Agent:
                 StopSignals(), callback
             )  # nothing is caught: Ctrl-C is the caller's, and nothing could be saved
             return self
-        with StopSignals((signal.SIGINT,)) as stop:
+        is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has plans for it
+        with StopSignals((signal.SIGINT,) if is_ours else ()) as stop:
             session.run(stop, callback)
-        if stop.received is not None:
+        if stop.received is None or session.trainer.step >= session.steps:
+            write_report(session.folder)
+        else:
             LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))
+        if stop.received is not None:
             raise KeyboardInterrupt
-        write_report(session.folder)
         return self
 
     def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> Session:
@@ -122,15 +126,7 @@ class Agent:
         if total_steps is None and session.steps <= session.trainer.step:
             raise UserError("learn needs the number of steps")
         if total_steps is not None:
-            planned = session.steps
-            session.add_steps(_whole(total_steps))
-            if session.trainer.step < planned != session.steps:
-                LOG.warning(
-                    "the run now ends at step %s instead of %s%s; learn() without a number keeps to the plan",
-                    f"{session.steps:,}",
-                    f"{planned:,}",
-                    ", and its schedules begin anew" * (session.schedule_start == session.trainer.step),
-                )
+            self._add_steps(session, _whole(total_steps))
         if eval_every is not None:
             session.set_evaluation(eval_every)
         if run_dir is not None:
@@ -138,6 +134,21 @@ class Agent:
         elif session.folder is not None:
             session.extend_config()
         return session
+
+    def _add_steps(self, session: Session, number: int) -> None:
+        """So many more; those that a resumed run still had to go leave its plan as it is."""
+        planned = session.steps
+        is_on_the_way = session.trainer.step < planned
+        if is_on_the_way and session.trainer.step + number == planned:
+            return
+        session.add_steps(number)
+        if is_on_the_way:
+            LOG.warning(
+                "the run now ends at step %s instead of %s%s; learn() without a number keeps to the plan",
+                f"{session.steps:,}",
+                f"{planned:,}",
+                ", and its schedules begin anew" * (session.schedule_start == session.trainer.step),
+            )
 
     def _attach(self, session: Session, folder: Path) -> None:
         if session.folder is None:

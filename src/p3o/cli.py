@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import re
-import signal
 import sys
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ import tyro
 
 from p3o.commands import COMMANDS, Command, Commands
 from p3o.errors import RunStopped, UserError, nearest
-from p3o.signals import interrupt_at_once
+from p3o.signals import exit_code, interrupt_at_once
 
 WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
 LIST_FLAGS = ("--envs", "--algos")  # take names, and may be given more than once
@@ -110,7 +109,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt as stop:
         goes_on = sys.argv[1:2] in (["train"], ["resume"], ["sweep"], ["reproduce"])
         print("p3o: stopped at once" + "; what a run folder holds goes on with `p3o resume`" * goes_on, file=sys.stderr)
-        code = 128 + (stop.args[0] if stop.args else signal.SIGINT)
+        code = exit_code(stop)
     except BrokenPipeError:  # the reader of a pipe has left; Python's own flush at the end is to find no pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1

@@ -18,6 +18,7 @@ import gymnasium as gym
 from p3o import algorithms, device, seeds
 from p3o.algorithms import Specs
 from p3o.config import BEFORE, Config, make_config
+from p3o.envs import known
 from p3o.envs.atari import STACK, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
@@ -81,6 +82,12 @@ class Setup(NamedTuple):
     trainer: Trainer
     spaces: tuple[gym.Space, gym.Space]
     cores: int = 1  # that XLA compiles for
+
+
+def check_new(job: Job) -> None:
+    """What is asked of a new run alone: a folder with an id without a version, from before, is not to be lost."""
+    if isinstance(job.env, str):
+        known.check_version(job.env)
 
 
 def resolve(job: Job) -> Resolved:

@@ -250,6 +250,8 @@ class Session:
                 self.wait_for_save()
             raise RunStopped(f"{error}; {self._last_good()}") from error
         except Exception as error:  # the environment's own, most likely: its traceback is the user's to read
+            with contextlib.suppress(RunStopped):
+                self.wait_for_save()
             error.add_note(f"p3o: step {self.trainer.step:,} was the last whole one; {self._last_good()}")
             raise
         finally:

@@ -1,9 +1,13 @@
 """Ctrl-C and SIGTERM as a wish to stop at the next whole iteration, from which resume is exact."""
 
 import contextlib
+import os
 import signal
 import sys
+import threading
 from typing import Any, Protocol
+
+AGAIN_AFTER = 0.05  # seconds
 
 
 class Stop(Protocol):
@@ -12,24 +16,36 @@ class Stop(Protocol):
     received: int | None
 
 
-_early: list[int] = []  # signals from before there was anything that could stop in order
-
-
 def interrupt_at_once() -> None:
     """Both signals raise KeyboardInterrupt from now on, for a command line.
 
-    An exception that a signal raises inside a callback, such as JAX's of the garbage collection, is printed and lost:
-    the signal is remembered for the `StopSignals` to come.
+    An exception that a signal raises inside a callback, such as JAX's of the garbage collection, would be printed and
+    lost: the signal is sent again.
     """
 
     def handle(number: int, frame: Any) -> None:
-        _early.append(number)
         raise KeyboardInterrupt(number)
+
+    def on_lost(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt and lost.exc_value is not None and lost.exc_value.args:
+            again = threading.Timer(AGAIN_AFTER, os.kill, (os.getpid(), lost.exc_value.args[0]))
+            again.daemon = True
+            again.start()
+        else:
+            print_lost(lost)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
-    print_lost = sys.unraisablehook
-    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else print_lost(lost)
+    print_lost, sys.unraisablehook = sys.unraisablehook, on_lost
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """128 + the signal. Python itself would end with SIGINT, of whatever signal, if it came inside an `exec`.
+
+    Imports are full of them (named tuples, data classes); an `exec` that ends well makes Python forget the other.
+    """
+    exec("")
+    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
 class StopSignals:
@@ -37,7 +53,7 @@ class StopSignals:
 
     def __init__(self, numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.numbers = numbers
-        self.received: int | None = _early[0] if _early else None
+        self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":

@@ -9,7 +9,7 @@ from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
 from p3o.folder import check_free, fixed_part, lock, open_folder, read_config
-from p3o.jobs import EnvSource, Job, job_of, set_up, versions
+from p3o.jobs import EnvSource, Job, check_new, job_of, set_up, versions
 from p3o.recording import cut_back
 from p3o.session import Session
 
@@ -17,6 +17,7 @@ from p3o.session import Session
 def start(job: Job, folder: Path, display: Display, command: list[str] | None = None) -> tuple[Session, Any]:
     """A new run in a new folder; returns it with its lock."""
     check_free(folder)
+    check_new(job)
     setup = set_up(job)
     config, stack = open_folder(setup, folder, command)
     return Session(setup, display, folder, config), stack

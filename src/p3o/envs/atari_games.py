@@ -125,6 +125,18 @@ def action_names(rom: str, is_full: bool) -> tuple[str, ...]:
         return tuple(action.name for action in (ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()))
 
 
+def spellings(name: str) -> list[str]:
+    """The ids that train of a game that was named without a version; none where it is no game."""
+    match = _ID.fullmatch(f"{_bare(name)}-v5")
+    try:
+        is_game = match is not None and match["name"] in _roms()
+    except ModuleNotFoundError:
+        is_game = False
+    if match is None or not is_game:
+        return []
+    return [f"{match['name']}NoFrameskip-v4", f"ALE/{match['name']}-v5"]
+
+
 def names() -> list[str]:
     """All ids, in both spellings; none where the emulator is not installed."""
     try:

@@ -34,11 +34,13 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     try:
         if module:
             importlib.import_module(module)
-        known.check_version(env_id, name)
+        known.check_there(env_id, name)
         with quietly():
             # not every constructor takes a render_mode
             mode = {} if render_mode is None else {"render_mode": render_mode}
             return gym.make(name, disable_env_checker=True, **mode, **kwargs)
+    except UserError:
+        raise
     except ModuleNotFoundError as error:
         if module and error.name is not None and module.startswith(error.name):
             raise UserError(f"environment {env_id!r}: there is no module {module!r}") from None

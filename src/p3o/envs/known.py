@@ -1,5 +1,8 @@
 """Which environment ids can be trained, and what is said of those that cannot."""
 
+import contextlib
+import importlib
+
 import gymnasium as gym
 
 from p3o.envs import atari_games
@@ -21,15 +24,23 @@ def hint(name: str) -> str:
     return nearest(name, [*plain_ids(), *atari_games.names()])
 
 
-def check_version(env_id: str, name: str) -> None:
-    """Refuse an id without a version, which would mean another task tomorrow, and one of a version that has gone."""
-    if name in gym.registry and not _is_gone(name):
+def check_there(env_id: str, name: str) -> None:
+    """Refuse an id of a version that has gone, and name those that are there."""
+    if name in gym.registry and _is_gone(name):
+        task = name.rpartition("-v")[0]
+        there = [known for known in plain_ids() if known.rpartition("-v")[0] == task]
+        now = f", which has {', '.join(there)}" if there else ""
+        raise UserError(f"environment {env_id!r} is no longer in Gymnasium{now}")
+
+
+def check_version(env_id: str) -> None:
+    """Refuse a new run with an id without a version: it would be of another task under a newer Gymnasium."""
+    module, _, name = env_id.rpartition(":")
+    with contextlib.suppress(ImportError):  # the making of it will say so
+        if module:
+            importlib.import_module(module)
+    if not name or name in gym.registry:
         return
-    task, _, version = name.rpartition("-v")
-    versions = [known for known in plain_ids() if known.rpartition("-v")[0] == (task or name)]
-    if not versions or (version and name not in gym.registry and task):
-        return  # the usual word about an unknown id will do
-    what = "is no longer in Gymnasium" if name in gym.registry else "has no version"
-    raise UserError(
-        f"environment {env_id!r} {what}: there {'are' if len(versions) > 1 else 'is'} {', '.join(versions)}"
-    )
+    versions = [known for known in plain_ids() if known.rpartition("-v")[0] == name] + atari_games.spellings(name)
+    if versions:
+        raise UserError(f"environment {env_id!r} has no version; one of {', '.join(versions)} is needed")

@@ -7,7 +7,7 @@ from pathlib import Path
 from p3o import checkpoint
 from p3o.errors import UserError
 from p3o.experiments import catalog
-from p3o.sweeps.schedule import INDEX
+from p3o.sweeps.schedule import FORMAT, INDEX
 
 TABLES = {"published-comparison": "comparison.csv", "state-distribution-bound": "bound.csv"}
 WITHOUT_TRAINING = tuple(TABLES)
@@ -46,7 +46,7 @@ def _check_folder(name: str, out: Path) -> None:
     """Refuse a folder with the summary of another experiment, which would be lost."""
     held = None
     if (out / INDEX).exists():
-        held = checkpoint.read_json(out / INDEX, "a sweep").get("experiment")
+        held = checkpoint.read_json(out / INDEX, "a sweep", FORMAT).get("experiment")
     elif (out / "summary.md").exists():
         held = next((each for each in WITHOUT_TRAINING if (out / TABLES[each]).exists()), "another experiment")
     if held not in (None, name):

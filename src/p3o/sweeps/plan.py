@@ -12,7 +12,7 @@ from p3o import algorithms, checkpoint, device, speeds
 from p3o.config import BEFORE
 from p3o.errors import UserError
 from p3o.folder import check_free, read_config, run_folder
-from p3o.jobs import Job, Resolved, identity, resolve
+from p3o.jobs import Job, Resolved, check_new, identity, resolve
 from p3o.placement import format_bytes
 
 State = Literal["waiting", "running", "finished", "failed"]
@@ -94,6 +94,7 @@ def check_jobs(jobs: Sequence[Job], out: Path) -> list[Run]:
 
 
 def _check_kind(job: Job) -> _Kind:
+    check_new(job)
     resolved = resolve(job)
     algorithm = algorithms.find(job.algo).make(resolved.config, resolved.specs)
     # Not measured here: a simulator that crashes when it is stepped is to take a worker down, not the sweep.
