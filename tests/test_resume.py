@@ -154,6 +154,14 @@ except KeyboardInterrupt as stop:
 """
 
 
+def test_a_signal_inside_an_import_ends_the_process_there(tmp_path):
+    """Raised in the middle of a library in C it can crash it."""
+    (tmp_path / "slow.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('went on')")
+    (tmp_path / "main.py").write_text("from p3o.signals import interrupt_at_once\ninterrupt_at_once()\nimport slow")
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "p3o: stopped at once\n")
+
+
 def test_a_signal_inside_an_exec_has_its_own_exit_code(tmp_path):
     """Python would end with SIGINT, also after SIGTERM and though the exception was caught."""
     (tmp_path / "inside.py").write_text(INSIDE)

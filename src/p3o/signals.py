@@ -19,11 +19,16 @@ class Stop(Protocol):
 def interrupt_at_once() -> None:
     """Both signals raise KeyboardInterrupt from now on, for a command line.
 
-    An exception that a signal raises inside a callback, such as JAX's of the garbage collection, would be printed and
-    lost: the signal is sent again.
+    Not inside an import, where there is nothing to lose and an exception can crash a library that is written in C: the
+    process ends there. An exception that a signal raises inside a callback, such as JAX's of the garbage collection,
+    would be printed and lost: the signal is sent again.
     """
 
     def handle(number: int, frame: Any) -> None:
+        if _is_importing(frame):
+            with contextlib.suppress(OSError):
+                os.write(2, b"p3o: stopped at once\n")
+            os._exit(128 + number)
         raise KeyboardInterrupt(number)
 
     def on_lost(lost: Any) -> None:
@@ -37,6 +42,14 @@ def interrupt_at_once() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     print_lost, sys.unraisablehook = sys.unraisablehook, on_lost
+
+
+def _is_importing(frame: Any) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
