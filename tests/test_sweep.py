@@ -284,7 +284,7 @@ def test_a_strange_folder_in_a_runs_place_is_refused(tmp_path):
     place.mkdir(parents=True)
     (place / "thesis.tex").write_text("years of work")
     before = tree(tmp_path)
-    assert "seed-1 exists" in complaint(call("sweep", tmp_path, *DESIGN))
+    assert "seed-1 is not empty" in complaint(call("sweep", tmp_path, *DESIGN))
     assert tree(tmp_path) == before
 
 
