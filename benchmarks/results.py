@@ -151,6 +151,7 @@ def _scores(results: Path) -> dict[tuple[str, ...], dict[int, list[float]]]:
 def groups(results: Path, preset: str, envs: list[str], at: int) -> list[str]:
     """Every algorithm and variant of a preset on some environments at one checkpoint, `paper` beside the paper."""
     found = _scores(results)
+    envs = envs or sorted({env for env, _, found_preset, _ in found if found_preset == preset})
     names = {(algo, variant) for env, algo, found_preset, variant in found if found_preset == preset and env in envs}
     lines = []
     for algo, variant in sorted(names, key=lambda name: (name[0] != OURS, name[0], name[1])):
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
     parser.add_argument("--variant", default="", help="of the runs in the table")
     parser.add_argument("--preset", default="paper", help="of the groups")
-    parser.add_argument("--envs", nargs="+", default=[], help="of the groups")
+    parser.add_argument("--envs", nargs="+", default=[], help="of the groups; all that the preset has unless given")
     options = parser.parse_args()
     if options.what == "pack":
         print(f"{pack(*options.folders, options.updates)} runs packed into {options.folders[1]}")

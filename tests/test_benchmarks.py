@@ -160,6 +160,9 @@ def test_the_table_of_groups_has_the_variants_of_one_preset_beside_the_paper(tmp
         "| a2c | 300 (1) · 1,708 | – · 1,811 |",
     ]
     assert results.groups(tmp_path, "default", ["Hopper-v4"], 3_000_000)[2:] == ["| p3o | 1 (1) |"]
+    assert (
+        results.groups(tmp_path, "paper", [], 3_000_000)[0] == "| at 3M steps | Hopper-v4 | Swimmer-v4 | p3o/Ant-v2 |"
+    )
 
 
 def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds(tmp_path):

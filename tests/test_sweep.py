@@ -222,10 +222,12 @@ def test_finished_runs_are_skipped_and_a_larger_design_adds_to_them(alone, tmp_p
     again = call("sweep", out, *DESIGN)
     assert (again.code, again.out) == (0, f"{out}\n")
     assert "start" not in again.err
+    assert "nothing left to do, 2 finished before" in again.err
     assert {str(run): tree(out / run) for run in runs(out)} == before
     more = [word if word != "2" else "1-2" for word in DESIGN]  # seed 1, which is there, and 2, which is not
     result = sweep(out, *more)
     assert result.returncode == 0, result.stderr
+    assert ", 1 finished before" in result.stderr.splitlines()[0]
     assert [line.split()[3] for line in result.stderr.splitlines() if line.startswith("start ")] == ["seed-2"]
     assert {str(run): tree(out / run) for run in runs(out)[:2]} == before
     entries = json.loads((out / "sweep.json").read_text())["runs"]
