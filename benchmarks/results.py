@@ -174,10 +174,17 @@ def games(results: Path) -> list[str]:
     ):
         paper = paper_score(env, algo)
         name = f"{algo}, {preset}" + (f", {variant}" if variant else "")
-        means = [f"{np.mean(scores[step]):,.1f}" if step in scores else "–" for step in at]
-        seeds = str(max(len(values) for values in scores.values()))
-        lines.append([env, name, seeds, "–" if paper is None else f"{paper:,.1f}", *means])
+        seeds = max(len(values) for values in scores.values())
+        means = [_of_seeds(scores.get(step, []), seeds) for step in at]
+        lines.append([env, name, str(seeds), "–" if paper is None else f"{paper:,.1f}", *means])
     return markdown_table(["game", "run", "seeds", "the paper, 28M", *(f"{step / 1e6:g}M" for step in at)], lines)
+
+
+def _of_seeds(scores: list[float], seeds: int) -> str:
+    """The mean; with how many of the seeds got there, where not all did."""
+    if not scores:
+        return "–"
+    return f"{np.mean(scores):,.1f}" + (f" ({len(scores)} of {seeds})" if len(scores) < seeds else "")
 
 
 def _mean(scores: list[float]) -> str:

@@ -135,7 +135,7 @@ def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
     (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
     assert results.games(tmp_path)[0] == "| game | run | seeds | the paper, 28M | 1M | 2M |"
     assert results.games(tmp_path)[2:] == [
-        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 |",
+        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 (1 of 2) |",
         "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – |",
         "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – |",
     ]
