@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -63,17 +62,15 @@ def run_worker(script: str, what: Any, core: int | None) -> Any:
 
 def machine_line(*packages: str) -> str:
     """The processor and the versions that a measurement belongs to."""
-    model = platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-        model = found[1] if found else model
+    from p3o.jobs import processor  # not above: it imports JAX, and some benchmarks start without
+
     versions = []
     for package in packages:
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}."
+    return f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}."
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

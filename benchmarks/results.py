@@ -3,6 +3,7 @@
 python benchmarks/results.py pack RUNS results/mujoco      # config.json and episodes.csv.gz of each run under RUNS
 python benchmarks/results.py pack RUNS results/atari --updates           # and its updates.csv.gz: ESS, KL, entropy
 python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # results/mujoco/summary.csv
+python benchmarks/results.py inside RUNS results/mujoco --at 3e5 1e6   # inside.csv: ESS, KL, gradients around each step
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
 python benchmarks/results.py games results/atari           # every group at every checkpoint beside the paper
 python benchmarks/results.py groups results/mujoco --preset paper --envs HalfCheetah-v4 Hopper-v4 --at 3e6   # at one
@@ -41,6 +42,8 @@ BEST_PUBLISHED = {  # of PPO, TRPO, A2C and ACKTR at 3M steps, test returns on -
     "Humanoid": 5138,
 }
 COLUMNS = ("env", "algo", "preset", "variant", "seed", "steps", "score")
+INSIDE = ("ess", "kl", "entropy", "value_loss", "grad_norm", "ratio_max")
+AROUND = 50_000  # steps before and after, over which what goes on inside is averaged
 
 
 def pack_run(source: Path, target: Path, updates: bool = False) -> None:
@@ -91,15 +94,39 @@ def rows(runs: Iterable[Run], at: Iterable[int]) -> Iterator[tuple[Any, ...]]:
             score = float(window_mean(run.episodes["step"], run.episodes["return_"], np.array(step)))
             if not np.isfinite(score):  # no episode has ended by then
                 continue
-            name = (config["env"]["id"], config["algo"], config["preset"], config["variant"], config["seed"])
-            yield (*name, step, round(score, 2))
+            yield (*_name(config), step, round(score, 2))
+
+
+def _name(config: dict[str, Any]) -> tuple[Any, ...]:
+    return (config["env"]["id"], config["algo"], config["preset"], config["variant"], config["seed"])
 
 
 def summarize(results: Path, at: Iterable[int]) -> int:
     lines = sorted(rows((load_run(file.parent) for file in results.rglob("config.json")), at))
-    with (results / "summary.csv").open("w", newline="") as file:
+    return _write(results / "summary.csv", COLUMNS, lines)
+
+
+def inside(out: Path, results: Path, at: Iterable[int]) -> int:
+    """What updates.csv of each run under `out` says around each step, for those that keep no updates in `results`."""
+    lines = []
+    for file in out.rglob("updates.csv"):
+        run = load_run(file.parent)
+        for step in at:
+            near = np.abs(run.updates["step"] - step) <= AROUND
+            if near.any():
+                lines.append((*_name(run.config), step, *(_around(run.updates.get(key), near) for key in INSIDE)))
+    return _write(results / "inside.csv", (*COLUMNS[:-1], *INSIDE), sorted(lines))
+
+
+def _around(column: np.ndarray | None, near: np.ndarray) -> str:
+    values = np.empty(0) if column is None else column[near & ~np.isnan(column)]
+    return f"{values.mean():.4g}" if values.size else ""
+
+
+def _write(path: Path, columns: Iterable[str], lines: list[tuple[Any, ...]]) -> int:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(columns)
         writer.writerows(lines)
     return len(lines)
 
@@ -197,7 +224,7 @@ def _mean(scores: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary", "table", "games", "groups"))
+    parser.add_argument("what", choices=("pack", "summary", "inside", "table", "games", "groups"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
@@ -207,6 +234,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "pack":
         print(f"{pack(*options.folders, options.updates)} runs packed into {options.folders[1]}")
+    elif options.what == "inside":
+        rows_written = inside(*options.folders, [int(step) for step in options.at])
+        print(f"{rows_written} rows in {options.folders[1] / 'inside.csv'}")
     elif options.what == "table":
         print("\n".join(table(options.folders[0], options.variant)))
     elif options.what == "games":

@@ -124,6 +124,16 @@ def test_published_runs_are_packed_and_summed_up(tmp_path):
     assert lines[3] == "p3o/Ant-v2,ppo,paper,odd,3,10000,7.0"  # stopped on the way: no row for what it did not reach
 
 
+def test_what_goes_on_inside_is_averaged_around_a_step(tmp_path):
+    run = write_run(tmp_path / "out" / "x", "Ant-v4", variant="odd")
+    lines = ["step,ess,kl,entropy", "40000,0.1,1,1", "50000,0.5,2,", "150000,0.7,4,8", "151000,0.9,9,9"]
+    (run / "updates.csv").write_text("\n".join(lines) + "\n")
+    assert results.inside(tmp_path / "out", tmp_path, (100_000, 900_000)) == 1  # the run did not get to the second
+    header, line = (tmp_path / "inside.csv").read_text().splitlines()
+    assert header == "env,algo,preset,variant,seed,steps,ess,kl,entropy,value_loss,grad_norm,ratio_max"
+    assert line == "Ant-v4,p3o,default,odd,0,100000,0.6,3,8,,,"
+
+
 def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
     lines = [
         "PongNoFrameskip-v4,a2c,paper,,1,1000000,-20",

@@ -313,6 +313,22 @@ def test_a_resume_under_other_versions_goes_on_and_is_noted(alone, tmp_path):
     assert "other versions" in result.err
     (entry,) = json.loads((run / "config.json").read_text())["resumes"]
     assert entry["versions"]["jax"] != "0.0.1"
+    assert "another machine" not in result.err
+
+
+def test_a_resume_on_another_machine_is_told_and_kept(alone, tmp_path):
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    config = json.loads((run / "config.json").read_text())
+    here = dict(config["machine"])
+    assert here["processor"]
+    config["machine"]["processor"] = "an abacus"
+    (run / "config.json").write_text(json.dumps(config))
+    result = call("resume", run, "--steps", 600)
+    assert result.code == 0
+    assert "another machine" in result.err
+    config = json.loads((run / "config.json").read_text())
+    (entry,) = config["resumes"]
+    assert (config["machine"]["processor"], entry["machine"]) == ("an abacus", here)
 
 
 def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import platform
+import re
 import shlex
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -170,8 +171,18 @@ def versions() -> dict[str, str]:
     return found
 
 
+def processor() -> str:
+    """Its maker's name for it where the system tells, else its kind."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
 def machine() -> dict[str, Any]:
-    return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
+    system, kind = platform.system(), platform.machine()
+    return {"system": system, "machine": kind, "processor": processor(), "cores": os.cpu_count()}
 
 
 def identity(setup: Setup | Resolved) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
 from p3o.folder import check_free, fixed_part, lock, open_folder, read_config
-from p3o.jobs import EnvSource, Job, check_new, job_of, set_up, versions
+from p3o.jobs import EnvSource, Job, check_new, job_of, machine, set_up, versions
 from p3o.recording import cut_back
 from p3o.session import Session
 
@@ -68,9 +68,14 @@ def _resume_locked(
     if any(now_used.get(package) != version for package, version in config["versions"].items()):
         display.message("this resume runs under other versions than before; it goes on, but not bit for bit")
         changed = True
+    here, before = machine(), config.get("machine")
+    if isinstance(before, dict) and any(here.get(key) != value for key, value in before.items()):
+        display.message("this resume runs on another machine than before; it goes on, but perhaps not bit for bit")
+        changed = True
     if changed:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": now_used, "time": now}
+        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": now_used, "machine": here}
+        entry["time"] = now
         if has_lost_gpu:
             entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)
