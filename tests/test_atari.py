@@ -14,6 +14,8 @@ import pytest
 from commands import call, complaint, tree
 from killing import differences, run_to_end, run_with_kills
 
+import p3o.evaluate
+import p3o.video
 from p3o import A2C, P3O, train
 from p3o.algorithms import ALGORITHMS
 from p3o.device_actor import pack
@@ -381,6 +383,19 @@ def test_a_snapshot_goes_on_bit_by_bit(env_id, moment, monkeypatch):
     check_same(env, other, 150, 4)
 
 
+def test_a_snapshot_comes_back_where_one_half_was_a_step_ahead():
+    env, other = make(num_envs=8), make(num_envs=8)
+    for one in (env, other):
+        one.reset()
+    for _ in range(40):
+        env.step(np.full(8, 2))
+    other.send(np.zeros(4, np.int64), other.parts[0])
+    other.receive(other.parts[0])
+    assert other.restore(env.snapshot()) == []
+    np.testing.assert_array_equal(other.current().images[0], env.current().images[0])
+    check_same(env, other, 20, 4)
+
+
 def test_a_game_that_does_not_come_back_starts_afresh():
     env, other = make(num_envs=2), make(num_envs=2)
     env.reset()
@@ -507,6 +522,38 @@ def test_whole_games_for_evaluation():
         env.step(0)
         env.close()
     assert scores[0] == scores[1]
+
+
+class Waits:
+    """A policy that does nothing."""
+
+    def act(self, observations, rng):
+        return np.zeros(len(observations), np.int64)
+
+
+def test_a_game_in_which_nothing_happens_is_given_up_by_an_evaluation(monkeypatch):
+    monkeypatch.setattr(p3o.evaluate, "GAME_STEPS", 60)
+    env = make_env("RiverraidNoFrameskip-v4", {})
+    played = p3o.evaluate.evaluate(Waits(), env, 2, run_seed=0, step=100)
+    assert [length for _, length in played] == [60, 60]
+    monkeypatch.undo()
+    assert p3o.evaluate.GAME_STEPS * 4 == 108_000  # frames: what -v5 has as its cap
+    env.close()
+
+
+def test_films_of_games_have_drawn_actions(run, tmp_path, monkeypatch):
+    pytest.importorskip("imageio_ffmpeg", reason="video: imageio-ffmpeg is not installed")
+    seen = []
+    monkeypatch.setattr(p3o.video, "play", lambda model, env, episodes, seed, fixed, on_frame: seen.append(fixed))
+    call("video", run, "--out", tmp_path / "pong.gif")
+    assert seen == [False]
+
+
+def test_our_preset_stores_no_final_frames_of_games():
+    """They would be as many again; caps of games are hours away."""
+    job = Job("ALE/Pong-v5")
+    assert resolve(job).config.time_limit == "terminal"
+    assert resolve(job._replace(settings={"time_limit": "bootstrap"})).config.time_limit == "bootstrap"
 
 
 def test_the_picture_of_a_film_is_the_game_that_is_played():

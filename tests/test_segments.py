@@ -16,7 +16,8 @@ from test_checkpoint import deaths
 
 from p3o import checkpoint, segments
 from p3o.errors import UserError
-from p3o.saving import BackgroundSaver
+from p3o.saving import BackgroundSaver, Checkpoints
+from p3o.sweeps.worker import Assignment, work
 
 SETTINGS = [
     "num_envs=2",
@@ -126,6 +127,108 @@ def test_an_image_run_killed_while_it_saves_goes_on_equal(whole, tmp_path):
             assert differences(whole, run) == []
             resumed += 1
     assert resumed >= 2  # a busy machine writes fewer checkpoints, so moments to die at are close together
+
+
+AHEAD = [*SETTINGS[:-1], "checkpoint_every=64"]  # four rollouts a checkpoint
+AHEAD_WORDS = ("train", "pictures:Pictures-v0", "--steps", 160, "--set", *AHEAD)
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    """Segments of one rollout; returns how many went ahead of a checkpoint, and what each checkpoint had left."""
+    monkeypatch.setattr(segments, "ROLLOUTS", 1)
+    ahead, left = [], []
+    start, prepare = BackgroundSaver.start, Checkpoints.prepare
+
+    def counted(saver, write, waited, is_checkpoint=True):
+        ahead.append(not is_checkpoint)
+        start(saver, write, waited, is_checkpoint)
+        saver.wait()  # so that the next one is taken at once, on a busy machine too
+
+    def looked_at(checkpoints, *arguments):
+        left.append(checkpoints.trainer.num_added - checkpoints._num_saved)
+        return prepare(checkpoints, *arguments)
+
+    monkeypatch.setattr(BackgroundSaver, "start", counted)
+    monkeypatch.setattr(Checkpoints, "prepare", looked_at)
+    return ahead, left
+
+
+def test_full_segments_are_written_ahead_of_the_checkpoint(tmp_path, small_segments, monkeypatch):
+    ahead, left = small_segments
+    result = call(*AHEAD_WORDS, "--out", tmp_path / "ahead")
+    assert result.code == 0, result.err
+    assert len(left) >= 3
+    assert sum(ahead) >= 6
+    assert set(left) == {1}  # the newest alone: the others are on the disk
+    assert f"{len(left)} checkpoints: " in result.err + result.out
+    tree = json.loads((tmp_path / "ahead" / "checkpoint" / "checkpoint.json").read_text())["state"]
+    names = {line["name"] for line in tree["segments"]}
+    assert names == {"replay-7-8", "replay-8-9", "replay-9-10"}
+    assert {path.name for path in (tmp_path / "ahead" / "checkpoint").glob("replay-*")} == names
+    monkeypatch.undo()
+    assert call(*AHEAD_WORDS, "--out", tmp_path / "whole").code == 0
+    assert differences(tmp_path / "whole", tmp_path / "ahead") == []
+
+
+def test_segments_that_a_ring_has_overwritten_do_not_pile_up_before_a_checkpoint(tmp_path, small_segments):
+    ahead, _ = small_segments
+    rare = [*SETTINGS[:-1], "checkpoint_every=100000"]
+    held = []
+    clean = segments.clean
+
+    def counted(folder, lines):
+        held.append(len(list(folder.glob("replay-*"))))
+        clean(folder, lines)
+
+    segments.clean = counted
+    try:
+        words = ("train", "pictures:Pictures-v0", "--steps", 160, "--set", *rare)
+        assert call(*words, "--out", tmp_path / "run").code == 0
+    finally:
+        segments.clean = clean
+    assert sum(ahead) >= 8
+    assert held == [4]  # at the end, the only one: what the ring held before, and its newest
+
+
+def test_a_run_killed_while_it_writes_ahead_goes_on_equal(tmp_path, small_segments):
+    assert call(*AHEAD_WORDS, "--out", tmp_path / "whole").code == 0
+    resumed = 0
+    for run in deaths(lambda m: tmp_path / str(m), lambda run: call(*AHEAD_WORDS, "--out", run), every=17):
+        if (run / "config.json").exists():
+            assert call("resume", run).code == 0
+            assert differences(tmp_path / "whole", run) == []
+            resumed += 1
+    assert resumed >= 2
+
+
+def test_a_run_is_sent_home_while_none_of_its_files_comes_or_goes(tmp_path, monkeypatch):
+    """Each time that a checkpoint is done, the next segment is begun before the sweep's callback has a look."""
+    monkeypatch.setattr(segments, "ROLLOUTS", 1)
+    runs, sent = [], []
+    make, write, write_ahead = Checkpoints.__init__, segments.write, Checkpoints.write_ahead
+
+    def after_the_checkpoint(checkpoints, folder):
+        is_next = checkpoints.trainer.iteration > checkpoints._covered  # than that of the checkpoint
+        if is_next and checkpoints._prepared_at not in (0, checkpoints.last):
+            checkpoints.saver.wait()
+        write_ahead(checkpoints, folder)
+
+    monkeypatch.setattr(Checkpoints, "__init__", lambda self, trainer: (make(self, trainer), runs.append(self))[0])
+    monkeypatch.setattr(Checkpoints, "write_ahead", after_the_checkpoint)
+    monkeypatch.setattr(segments, "write", lambda *arguments: (time.sleep(0.05), write(*arguments))[1])
+    settings = dict(entry.split("=") for entry in AHEAD)
+    job = {"env": "pictures:Pictures-v0", "steps": 640, "settings": settings}
+    stop = type("Never", (), {"received": None})()
+    last = work(
+        Assignment(job, str(tmp_path / "run"), None),
+        lambda message: None,
+        stop,
+        lambda: sent.append(runs[0].saver.is_busy),
+    )
+    assert last["kind"] == "finished", last
+    assert sent
+    assert not any(sent)
 
 
 def test_a_damaged_segment_is_one_line_and_changes_nothing(whole, tmp_path):

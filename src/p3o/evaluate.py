@@ -6,15 +6,25 @@ import gymnasium as gym
 import numpy as np
 
 from p3o import seeds
+from p3o.envs.atari import AtariGame
 from p3o.model import Model
+
+GAME_STEPS = 27_000  # half an hour of a game: a policy's mode may wait for ever, and early ones often do
 
 
 def play(
-    model: Model, env: gym.Env, episodes: int, seed: int, deterministic: bool, on_frame: Any = None
+    model: Model,
+    env: gym.Env,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    on_frame: Any = None,
+    most_steps: int | None = None,
 ) -> list[tuple[float, int]]:
     """(return, length) of each episode. The first reset is seeded, later ones go on from the environment's own state.
 
-    `on_frame`, if given, is called after the first reset and every step (a video takes its frames there).
+    `on_frame`, if given, is called after the first reset and every step (a video takes its frames there). An episode
+    is given up after `most_steps`, if given.
     """
     rng = None if deterministic else np.random.default_rng(np.random.SeedSequence((seed, 1)))
     results = []
@@ -28,7 +38,8 @@ def play(
         while not is_over:
             action = model.act([observation], rng)[0]
             observation, reward, terminated, truncated, _ = env.step(action)
-            total, length, is_over = total + float(reward), length + 1, terminated or truncated
+            total, length = total + float(reward), length + 1
+            is_over = terminated or truncated or length == most_steps
             if on_frame:
                 on_frame()
         results.append((total, length))
@@ -40,4 +51,5 @@ def evaluate(model: Model, env: gym.Env, episodes: int, run_seed: int, step: int
     parent = seeds.derive(run_seed).evaluation
     key = (*parent.spawn_key, step)
     seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
-    return play(model, env, episodes, seed, deterministic=True)
+    most_steps = GAME_STEPS if isinstance(env, AtariGame) else None
+    return play(model, env, episodes, seed, deterministic=True, most_steps=most_steps)

@@ -47,8 +47,9 @@ PRESETS = {
 }
 
 
-# Games differ in the size of their points by factors of thousands.
-_GAME: dict[str, Any] = {"reward_transform": "sign", "normalize_reward": False}
+# Games differ in the size of their points by factors of thousands. Their caps are far away: to bootstrap there would
+# take a second copy of every frame in the replay.
+_GAME: dict[str, Any] = {"reward_transform": "sign", "normalize_reward": False, "time_limit": "terminal"}
 
 
 def preset_settings(

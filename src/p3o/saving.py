@@ -17,7 +17,7 @@ class Cost(NamedTuple):
 
     number: int = 0
     num_bytes: int = 0  # written
-    seconds: float = 0.0  # of writing, beside the training
+    seconds: float = 0.0  # of writing, beside the training or not
     waited: float = 0.0  # seconds that training stood still
 
     def line(self, total_seconds: float) -> str:
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
         share = self.waited / max(total_seconds + self.waited, 1e-9)
         return (
             f"{self.number} checkpoint{'' if self.number == 1 else 's'}: {format_bytes(self.num_bytes)} written in "
-            f"{self.seconds:.1f} s beside the training, which waited {self.waited:.2f} s ({share:.1%})"
+            f"{self.seconds:.1f} s; training waited {self.waited:.2f} s ({share:.1%})"
         )
 
 
@@ -41,10 +41,11 @@ class BackgroundSaver:
     def is_busy(self) -> bool:
         return self._running is not None and not self._running.done()
 
-    def start(self, write: Callable[[], int], waited: float) -> None:
+    def start(self, write: Callable[[], int], waited: float, is_checkpoint: bool = True) -> None:
         """Begin to write; the one before has been waited for. `write` returns its bytes."""
         assert self._running is None
-        self.cost = self.cost._replace(number=self.cost.number + 1, waited=self.cost.waited + waited)
+        number = self.cost.number + is_checkpoint
+        self.cost = self.cost._replace(number=number, waited=self.cost.waited + waited)
 
         def timed() -> int:
             started = time.perf_counter()
@@ -77,32 +78,68 @@ class Checkpoints:
         self.trainer = trainer
         self.saver = BackgroundSaver()
         self.last: int | None = None  # step of the last good one
-        self.segments: list[dict[str, Any]] = []  # of the replay, on disk
+        self.segments: list[dict[str, Any]] = []  # of the replay, listed in the last checkpoint
+        self._ahead: list[dict[str, Any]] = []  # those written since
         self._prepared_at = 0
+        self._covered = 0  # iterations whose rollouts have been handed over
 
     def is_due(self, every: int) -> bool:
         is_due = self.trainer.step // every > self._prepared_at // every
         return is_due and not self.saver.is_busy  # a slow disk makes checkpoints rarer, not training slower
 
+    @property
+    def _num_saved(self) -> int:
+        """Rollouts that are in segments; asked for while nothing is being written."""
+        return max((segment["last"] for segment in (*self.segments, *self._ahead)), default=0)
+
+    def write_ahead(self, folder: Path) -> None:
+        """Have each full segment of a replay written as soon as there is one, beside the training.
+
+        A checkpoint then finds little left to copy: copies lie on the device, where the replay may leave little room.
+        """
+        trainer, plan = self.trainer, self.trainer.algorithm.replay
+        is_soon = trainer.iteration - self._covered < segments.ROLLOUTS
+        if not trainer.is_replay_apart or is_soon or self.saver.is_busy:
+            return
+        assert plan is not None
+        if plan.slots < 2 * segments.ROLLOUTS:  # a small ring, overwritten before long
+            return
+        self.saver.wait()  # for what it raised
+        started = time.perf_counter()
+        chunk = next(trainer.replay_chunks(self._num_saved))
+        self._covered = trainer.iteration - (trainer.num_added - chunk.last)
+
+        def write() -> int:
+            place = folder / "checkpoint"
+            place.mkdir(parents=True, exist_ok=True)
+            new = segments.write(place, chunk)
+            kept = segments.needed([*self._ahead, new], chunk.last, plan.slots)
+            for old in self._ahead[: len(self._ahead) + 1 - len(kept)]:  # no checkpoint lists them
+                (place / old["name"]).unlink(missing_ok=True)
+            self._ahead = kept
+            return new["bytes"]
+
+        self.saver.start(write, time.perf_counter() - started, is_checkpoint=False)
+
     def prepare(self, folder: Path, run_id: str, entries: dict[str, Any], model: models.Model) -> Callable[[], int]:
         """All that a checkpoint holds, as it is now; returns the function that writes it and returns its bytes."""
         trainer, step = self.trainer, self.trainer.step
         tree: dict[str, Any] = {"trainer": trainer.snapshot(), **entries}
-        saved_before = self.segments[-1]["last"] if self.segments else 0
-        chunks = trainer.replay_chunks(saved_before) if trainer.is_replay_apart else []
+        chunks = []
         if trainer.is_replay_apart:
+            chunks = list(trainer.replay_chunks(self._num_saved))
             tree = checkpoint.frozen(tree)
-        self._prepared_at = step
+        self._prepared_at, self._covered = step, trainer.iteration
 
         def write() -> int:
             place = folder / "checkpoint"
             place.mkdir(parents=True, exist_ok=True)
             new = [segments.write(place, chunk) for chunk in chunks]
-            if chunks:
-                assert trainer.algorithm.replay is not None
-                slots = trainer.algorithm.replay.slots
-                self.segments = segments.needed([*self.segments, *new], chunks[-1].last, slots)
             if trainer.is_replay_apart:
+                assert trainer.algorithm.replay is not None
+                held = [*self.segments, *self._ahead, *new]
+                num_added, slots = tree["trainer"]["replay"], trainer.algorithm.replay.slots
+                self.segments, self._ahead = segments.needed(held, num_added, slots), []
                 tree["segments"] = self.segments
             size = checkpoint.save(place, run_id, step, tree)
             segments.clean(place, self.segments)
@@ -118,4 +155,5 @@ class Checkpoints:
         chunks = (segments.read(folder / "checkpoint", segment) for segment in self.segments)
         fresh = self.trainer.restore(tree["trainer"], chunks)
         self.last = self._prepared_at = self.trainer.step
+        self._covered = self.trainer.iteration
         return fresh

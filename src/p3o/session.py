@@ -69,13 +69,9 @@ class Session:
         started = time.perf_counter()
         self.trainer.check_params()
         write = self.checkpoints.prepare(self.folder, self.config["run_id"], self._entries(), self.model())
-        if self.trainer.is_replay_apart:
-            self.checkpoints.saver.start(write, time.perf_counter() - started)
-            if is_waited_for:
-                self.wait_for_save()
-        else:
-            with self._writing():
-                write()
+        self.checkpoints.saver.start(write, time.perf_counter() - started)
+        if is_waited_for or not self.trainer.is_replay_apart:
+            self.wait_for_save()
 
     def wait_for_save(self) -> None:
         """Until the checkpoint that is being written is there."""
@@ -235,10 +231,14 @@ class Session:
                     if m.is_shown and (not m.weight or result.metrics[m.weight])
                 }
                 self.display.update(self.status(latest))
-                if self.folder is not None and self.checkpoints.is_due(every) and self.trainer.step < self.steps:
-                    self.save(is_waited_for=False)  # the last one is made below, together with the last line
                 if callback is not None and callback(self.status(latest)) is False:
                     break
+                if self.folder is None or self.trainer.step >= self.steps:
+                    continue
+                if self.checkpoints.is_due(every):
+                    self.save(is_waited_for=False)  # the last one is made below, together with the last line
+                with self._writing():
+                    self.checkpoints.write_ahead(self.folder)
             if self.folder is not None:
                 if self.trainer.step >= self.steps:
                     self._write_line()
@@ -269,7 +269,7 @@ class Session:
         return f"last good checkpoint: {self.folder / 'checkpoint'} at step {self.checkpoints.last:,}"
 
     def _tell_cost(self) -> None:
-        if self.trainer.is_replay_apart:
+        if self.setup.specs.observation.kind == "image" or self.trainer.is_replay_apart:
             self.display.message(self.checkpoints.saver.cost.line(self.trainer.seconds))
 
     def _record(self, result: Iteration) -> None:

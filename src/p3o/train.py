@@ -3,7 +3,7 @@
 import collections
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -196,23 +196,21 @@ class Trainer:
         """Rollouts that went into the replay."""
         return int(self.state.replay.num_added) if self.memory is None else self.memory.num_added
 
-    def replay_chunks(self, since: int) -> list[segments.Chunk]:
-        """The rollouts in the replay from number `since` on, copied; going on changes none.
+    def replay_chunks(self, since: int) -> Iterator[segments.Chunk]:
+        """The rollouts in the replay from number `since` on, each chunk copied when it is asked for.
 
         They stay on the device until whoever writes them asks for them: room for half a gigabyte on the host takes a
         while to get, and training is not to wait for it.
         """
         plan, last = self.algorithm.replay, self.num_added
         assert plan is not None
-        chunks = []
         for start, stop in segments.ranges(max(since, last - plan.slots), last):
             rows = np.minimum(np.arange(start, start + segments.ROLLOUTS), stop - 1) % plan.slots
             if self.memory is not None:
                 leaves = [ring[rows[: stop - start]] for ring in jax.tree.leaves(self.memory.data)]
             else:  # always so many rows, so that it is compiled once
                 leaves = _take(self.state.replay.data, rows)
-            chunks.append(segments.Chunk(start, stop, leaves))
-        return chunks
+            yield segments.Chunk(start, stop, leaves)
 
     def _restore_replay(self, num_added: int, chunks: Iterable[segments.Chunk]) -> None:
         plan = self.algorithm.replay

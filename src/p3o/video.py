@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p3o.agent import load_model
+from p3o.envs.atari import AtariGame
 from p3o.envs.gymnasium_env import make_env
 from p3o.envs.quiet import quietly
 from p3o.errors import UserError
@@ -19,7 +20,10 @@ DEFAULT_FPS = 30
 
 
 def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
-    """Write episodes with deterministic actions to an .mp4 or .gif file."""
+    """Write episodes to an .mp4 or .gif file: with deterministic actions, or drawn ones in a game.
+
+    Without sticky actions the mode of a policy may wait in a game for ever; drawn actions are what its scores are of.
+    """
     if out.suffix not in FORMATS:
         raise UserError(f"--out {out}: a name that ends in {' or '.join(FORMATS)} is needed")
     model = load_model(run_dir)
@@ -40,7 +44,8 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
         what = "an episode" if episodes == 1 else f"{episodes} episodes"
         print(f"filming {what}: without a GPU a thousand pictures can take minutes", file=sys.stderr)
         with quietly(), writer_for(unfinished, fps) as writer:
-            play(model, env, episodes, seed, deterministic=True, on_frame=lambda: writer.append_data(env.render()))
+            is_fixed = not isinstance(env, AtariGame)
+            play(model, env, episodes, seed, is_fixed, on_frame=lambda: writer.append_data(env.render()))
         os.replace(unfinished, out)
     except _CannotWrite as error:
         raise UserError(f"--out {out} cannot be written: {error}") from None

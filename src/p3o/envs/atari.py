@@ -211,6 +211,7 @@ class AtariVectorEnv:
         if (len(players), len(spares)) != (self.num_envs, self._num_spares):
             raise ValueError(f"holds {len(players)} games and {len(spares)} spares, not {self.num_envs} of each kind")
         self._num_lots = snapshot["lot"]
+        self._newest = [0] * self.num_envs  # one half may have been a step ahead of the other
         self._make_emulators()
         records = [Record(one["seed"], one["log"]) for one in snapshot["emulators"]]
         played = [emulator.rebuild(record) for emulator, record in zip(self._emulators, records, strict=True)]

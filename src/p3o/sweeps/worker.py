@@ -99,7 +99,8 @@ def _train(
 
     def after_iteration(_: Any) -> None:
         nonlocal seen
-        if on_checkpoint is not None and run.checkpoints.last != seen:
+        is_settled = run.checkpoints.last != seen and not run.checkpoints.saver.is_busy  # no file comes or goes
+        if on_checkpoint is not None and is_settled:
             seen = run.checkpoints.last
             on_checkpoint()
 
