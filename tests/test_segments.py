@@ -231,6 +231,22 @@ def test_a_run_is_sent_home_while_none_of_its_files_comes_or_goes(tmp_path, monk
     assert not any(sent)
 
 
+@pytest.mark.parametrize(("before", "told"), [(True, "in host memory before and is on the device now"), (False, None)])
+def test_a_replay_that_lies_elsewhere_after_a_resume_is_told(whole, tmp_path, before, told):
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    config = json.loads((run / "config.json").read_text())
+    assert config["replay_on_host"] is False
+    config["replay_on_host"] = before
+    (run / "config.json").write_text(json.dumps(config))
+    result = call("resume", run, "--steps", 128)
+    assert result.code == 0, result.err
+    if told is None:
+        assert "bit for bit" not in result.err
+    else:
+        assert told in result.err
+    assert json.loads((run / "config.json").read_text())["replay_on_host"] is False
+
+
 def test_a_damaged_segment_is_one_line_and_changes_nothing(whole, tmp_path):
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     next((run / "checkpoint").glob("replay-*")).write_bytes(b"")

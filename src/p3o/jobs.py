@@ -216,6 +216,7 @@ def describe(setup: Setup, run_id: str, command: list[str] | None) -> dict[str, 
         "versions": versions(),
         "machine": machine(),
         "device": "cpu" if setup.trainer.device.platform == "cpu" else "gpu",
+        "replay_on_host": setup.trainer.memory is not None,  # apart from the device's own memory
         "cores": setup.cores,
         "command": shlex.join(command) if command else None,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

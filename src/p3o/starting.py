@@ -9,7 +9,7 @@ from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
 from p3o.folder import check_free, fixed_part, lock, open_folder, read_config
-from p3o.jobs import EnvSource, Job, check_new, job_of, machine, set_up, versions
+from p3o.jobs import EnvSource, Job, Setup, check_new, job_of, machine, set_up, versions
 from p3o.recording import cut_back
 from p3o.session import Session
 
@@ -64,23 +64,36 @@ def _resume_locked(
             display.message(f"the new total of {steps:,} steps is the new horizon of the learning-rate schedule")
         config["steps"] = session.steps = steps
         changed = True
-    now_used = versions()
-    if any(now_used.get(package) != version for package, version in config["versions"].items()):
-        display.message("this resume runs under other versions than before; it goes on, but not bit for bit")
-        changed = True
-    here, before = machine(), config.get("machine")
-    if isinstance(before, dict) and any(here.get(key) != value for key, value in before.items()):
-        display.message("this resume runs on another machine than before; it goes on, but perhaps not bit for bit")
-        changed = True
+    changed |= _tell_what_differs(setup, config, display)
     if changed:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = {"at_step": session.trainer.step, "steps": session.steps, "versions": now_used, "machine": here}
-        entry["time"] = now
+        entry = {"at_step": session.trainer.step, "steps": session.steps, "time": now}
+        entry |= {"versions": versions(), "machine": machine()}
         if has_lost_gpu:
             entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)
         checkpoint.write_json(folder / "config.json", config)
     return session
+
+
+def _tell_what_differs(setup: Setup, config: dict[str, Any], display: Display) -> bool:
+    """Versions, the machine and the replay's place: whether any is not as it was, so that numbers may not be."""
+    differs = False
+    now_used, here, before = versions(), machine(), config.get("machine")
+    if any(now_used.get(package) != version for package, version in config["versions"].items()):
+        display.message("this resume runs under other versions than before; it goes on, but not bit for bit")
+        differs = True
+    if isinstance(before, dict) and any(here.get(key) != value for key, value in before.items()):
+        display.message("this resume runs on another machine than before; it goes on, but perhaps not bit for bit")
+        differs = True
+    is_on_host = setup.trainer.memory is not None
+    if config.get("replay_on_host", is_on_host) != is_on_host:  # a GPU with more room, or with less
+        places = ("on the device", "in host memory") if is_on_host else ("in host memory", "on the device")
+        told = "the replay was {} before and is {} now; it goes on, but perhaps not bit for bit"
+        display.message(told.format(*places))
+        config["replay_on_host"] = is_on_host
+        differs = True
+    return differs
 
 
 def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int | None) -> list[int]:
