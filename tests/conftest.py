@@ -1,8 +1,13 @@
 """Strictness for every test: rank promotion raises (warnings are errors by pyproject.toml)."""
 
+import signal
+
 import jax
 import pytest
 from browser import CHROMIUM
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a shell's job in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

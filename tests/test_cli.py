@@ -380,7 +380,7 @@ def test_list_shows_what_there_is():
     p3o, _, others = shown.partition("\na2c: --set")
     assert "\n  paper/vector with discrete actions: kl_reduction mean\n" in p3o
     assert "\n  paper/image with discrete actions: kl_reduction mean\n" in p3o  # said once: Atari has no other
-    assert "\n  default/image of Atari: normalize_reward False, reward_transform sign\n" in p3o
+    assert "\n  default/image of Atari: normalize_reward False, reward_transform sign, time_limit terminal\n" in p3o
     assert "discrete actions" not in others
     names = call("list", "environments").out.splitlines()
     assert {"CartPole-v1", "Ant-v4", "Ant-v5"} <= set(names)

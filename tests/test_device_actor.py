@@ -103,11 +103,11 @@ def test_snapshots_and_chunks_bring_a_run_back():
         trainer, other = (stacks.make_trainer("p3o", replay_device=place) for _ in range(2))
         for _ in range(3):
             trainer.iterate(10_000)
-        chunks = trainer.replay_chunks(0)
+        chunks = list(trainer.replay_chunks(0))
         for _ in range(2):
             trainer.iterate(10_000)
         snapshot = trainer.snapshot()
-        chunks += trainer.replay_chunks(chunks[-1].last)
+        chunks += list(trainer.replay_chunks(chunks[-1].last))
         assert [(chunk.first, chunk.last) for chunk in chunks] == [(0, 3), (3, 5)]
         kept = [chunk._replace(leaves=[np.array(leaf) for leaf in chunk.leaves]) for chunk in chunks]
         expected, _ = run(trainer, 3)
