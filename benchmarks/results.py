@@ -6,6 +6,7 @@ python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # resul
 python benchmarks/results.py inside RUNS results/mujoco --at 3e5 1e6   # inside.csv: ESS, KL, gradients around each step
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
 python benchmarks/results.py games results/atari           # every group at every checkpoint beside the paper
+python benchmarks/results.py ess results/atari             # P3O's ESS over the tenths of the learning rate's schedule
 python benchmarks/results.py groups results/mujoco --preset paper --envs HalfCheetah-v4 Hopper-v4 --at 3e6   # at one
 """
 
@@ -193,7 +194,7 @@ def groups(results: Path, preset: str, envs: list[str], at: int) -> list[str]:
 
 def games(results: Path) -> list[str]:
     """Every group of runs at every checkpoint, beside the paper's number for its game at 28M steps."""
-    found = _scores(results)
+    found, ends = _scores(results), _ends(results)
     at = sorted({step for group in found.values() for step in group})
     lines = []
     for (env, algo, preset, variant), scores in sorted(
@@ -203,8 +204,41 @@ def games(results: Path) -> list[str]:
         name = f"{algo}, {preset}" + (f", {variant}" if variant else "")
         seeds = max(len(values) for values in scores.values())
         means = [_of_seeds(scores.get(step, []), seeds) for step in at]
-        lines.append([env, name, str(seeds), "–" if paper is None else f"{paper:,.1f}", *means])
-    return markdown_table(["game", "run", "seeds", "the paper, 28M", *(f"{step / 1e6:g}M" for step in at)], lines)
+        end = ends.get((env, algo, preset, variant))
+        last = "–" if end is None else f"{end[1]:,.1f} at {end[0] / 1e6:.2f}M"
+        lines.append([env, name, str(seeds), "–" if paper is None else f"{paper:,.1f}", *means, last])
+    steps = [f"{step / 1e6:g}M" for step in at]
+    return markdown_table(["game", "run", "seeds", "the paper, 28M", *steps, "end of the longest"], lines)
+
+
+def _ends(results: Path) -> dict[tuple[str, ...], tuple[int, float]]:
+    """Of each group the run that came furthest: its last step, and the mean of its last 100 episodes."""
+    furthest: dict[tuple[str, ...], tuple[int, float]] = {}
+    for file in results.rglob("config.json"):
+        run = load_run(file.parent)
+        *group, _ = _name(run.config)
+        mean = float(window_mean(run.episodes["step"], run.episodes["return_"], np.array(run.last_step)))
+        furthest[tuple(group)] = max(furthest.get(tuple(group), (-1, 0.0)), (int(run.last_step), mean))
+    return furthest
+
+
+def ess(results: Path) -> list[str]:
+    """P3O's mean ESS in each tenth of a run's schedule, of the run of each game and variant that came furthest."""
+    furthest: dict[str, Run] = {}
+    for file in sorted(results.rglob("config.json")):
+        run = load_run(file.parent)
+        env, algo, preset, variant, _ = _name(run.config)
+        name = env + (f", {variant}" if variant else "")
+        if algo == OURS and preset == "paper" and run.last_step > (furthest[name].last_step if name in furthest else 0):
+            furthest[name] = run
+    lines = []
+    for name, run in sorted(furthest.items()):
+        tenths = np.ceil(10 * run.updates["step"] / run.config["steps"])
+        is_known = ~np.isnan(run.updates["ess"])  # none before the first replayed update
+        means = [run.updates["ess"][is_known & (tenths == tenth)] for tenth in range(1, 11)]
+        everything = run.updates["ess"][is_known].mean()
+        lines.append([name, *(f"{values.mean():.2f}" if values.size else "–" for values in means), f"{everything:.2f}"])
+    return markdown_table(["P3O, `paper`", *(f"{tenth * 10} %" for tenth in range(1, 11)), "all"], lines)
 
 
 def _of_seeds(scores: list[float], seeds: int) -> str:
@@ -224,7 +258,7 @@ def _mean(scores: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary", "inside", "table", "games", "groups"))
+    parser.add_argument("what", choices=("pack", "summary", "inside", "table", "games", "ess", "groups"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
@@ -241,6 +275,8 @@ def main() -> None:
         print("\n".join(table(options.folders[0], options.variant)))
     elif options.what == "games":
         print("\n".join(games(options.folders[0])))
+    elif options.what == "ess":
+        print("\n".join(ess(options.folders[0])))
     elif options.what == "groups":
         print("\n".join(groups(options.folders[0], options.preset, options.envs, int(options.at[-1]))))
     else:

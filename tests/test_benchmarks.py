@@ -143,12 +143,28 @@ def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
         "PongNoFrameskip-v4,p3o,paper,lambda-0,0,1000000,-3.25",
     ]
     (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
-    assert results.games(tmp_path)[0] == "| game | run | seeds | the paper, 28M | 1M | 2M |"
+    for seed, last in ((0, 2_400_000), (1, 1_200_000)):  # 100 games of 5, and one of -95 before them
+        run = write_run(tmp_path / f"seed-{seed}", "PongNoFrameskip-v4", preset="paper", seed=seed, steps=5_000_000)
+        games = [f"{last - 1000 + n},0,{5 if n else -95},10,1.0" for n in range(101)]
+        (run / "episodes.csv").write_text("\n".join(["step,env,return,length,seconds", *games]) + "\n")
+        (run / "updates.csv").write_text(f"step\n{last}\n")
+    assert results.games(tmp_path)[0] == "| game | run | seeds | the paper, 28M | 1M | 2M | end of the longest |"
     assert results.games(tmp_path)[2:] == [
-        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 (1 of 2) |",
-        "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – |",
-        "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – |",
+        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 (1 of 2) | 5.0 at 2.40M |",
+        "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – | – |",
+        "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – | – |",
     ]
+
+
+def test_the_table_of_ess_has_the_tenths_of_the_longest_run(tmp_path):
+    for seed, lines in enumerate((["900000,0.1"], ["100000,nan", "100001,0.5", "200000,0.7", "950000,0.9"])):
+        run = write_run(tmp_path / str(seed), "PongNoFrameskip-v4", preset="paper", seed=seed, steps=1_000_000)
+        (run / "episodes.csv").write_text("step,env,return,length,seconds\n1,0,1,1,1\n")
+        (run / "updates.csv").write_text("\n".join(["step,ess", *lines]) + "\n")
+    other = write_run(tmp_path / "default", "PongNoFrameskip-v4", steps=1_000_000)
+    (other / "updates.csv").write_text("step,ess\n999999,0.3\n")
+    (line,) = results.ess(tmp_path)[2:]
+    assert line == "| PongNoFrameskip-v4 | – | 0.60 | – | – | – | – | – | – | – | 0.90 | 0.70 |"
 
 
 def test_the_table_of_groups_has_the_variants_of_one_preset_beside_the_paper(tmp_path):
@@ -199,7 +215,7 @@ def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds
 
 def test_the_designs_of_published_runs_are_what_they_say():
     mujoco = {"a-p3o": 40, "b-ppo": 24, "c-paper": 63, "d-ablations": 60, "e-v5": 48}
-    games = {"a-pong-breakout": 2, "b-games": 12, "c-lambda": 1}
+    games = {"a-pong-breakout": 2, "b-games": 12, "c-lambda": 1, "d-ess": 1}
     for folder, sizes, kinds in (
         ("mujoco", mujoco, ("vector", "gaussian")),
         ("games", games, ("image", "categorical")),
