@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import atari
 import common
 import growth
+import packed
 import peers
 
 import results
@@ -254,3 +255,13 @@ def test_the_atari_benchmark_covers_what_it_says_and_its_games_fit_the_loop():
     parts = {"emulation": 1.0, "acting": 2.0, "updating": 3.0, "rest": 0.5}
     line = {"speed": 9000.4, "iteration_ms": 28.0, "parts_ms": parts, "device": "gpu"}
     assert atari.table({"p3o": line})[-1] == "| p3o | 9,000 | 28.00 | 1.00 | 2.00 | 3.00 | 0.50 | gpu |"
+
+
+def test_the_speed_of_packed_runs_is_that_between_their_lines(tmp_path):
+    assert packed.last_step(tmp_path / "updates.csv") is None
+    (tmp_path / "updates.csv").write_text("step,ess\n10000,0.5\n20000,0.5\n300")  # the last line is being written
+    assert packed.last_step(tmp_path / "updates.csv") == 20_000
+    assert packed.speed([(5.0, 10_000)]) is None
+    assert packed.speed([(5.0, 10_000), (7.0, 20_000), (10.0, 35_000)]) == 5_000
+    before, after = [100, 0, 100, 500, 0, 0, 0, 0], [400, 50, 150, 900, 100, 0, 0, 100]
+    assert packed.shares(before, after) == {"idle": 0.5, "stolen": 0.1, "busy_seconds": 4.0}
