@@ -3,6 +3,7 @@
 python benchmarks/report_size.py [FOLDER]     # writes synthetic runs into a temporary folder unless one is given
 """
 
+import argparse
 import resource
 import sys
 import tempfile
@@ -13,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="of runs")
+    given = parser.parse_args().folder
     from synthetic import write_paper_sweep
 
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(sys.argv[1]) if len(sys.argv) > 1 else write_paper_sweep(Path(folder))
+        root = given or write_paper_sweep(Path(folder))
         started = time.perf_counter()
         from p3o.report import write_report
 

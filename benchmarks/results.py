@@ -233,7 +233,8 @@ def ess(results: Path) -> list[str]:
             furthest[name] = run
     lines = []
     for name, run in sorted(furthest.items()):
-        tenths = np.ceil(10 * run.updates["step"] / run.config["steps"])
+        schedule = run.config["settings"].get("schedule_steps") or run.config["steps"]
+        tenths = np.ceil(10 * run.updates["step"] / schedule)
         is_known = ~np.isnan(run.updates["ess"])  # none before the first replayed update
         means = [run.updates["ess"][is_known & (tenths == tenth)] for tenth in range(1, 11)]
         everything = run.updates["ess"][is_known].mean()

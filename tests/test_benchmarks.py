@@ -162,10 +162,15 @@ def test_the_table_of_ess_has_the_tenths_of_the_longest_run(tmp_path):
         run = write_run(tmp_path / str(seed), "PongNoFrameskip-v4", preset="paper", seed=seed, steps=1_000_000)
         (run / "episodes.csv").write_text("step,env,return,length,seconds\n1,0,1,1,1\n")
         (run / "updates.csv").write_text("\n".join(["step,ess", *lines]) + "\n")
+    longer = write_run(
+        tmp_path / "longer", "PongNoFrameskip-v4", preset="paper", variant="odd", settings={"schedule_steps": 5_000_000}
+    )
+    (longer / "updates.csv").write_text("step,ess\n1200000,0.4\n")
     other = write_run(tmp_path / "default", "PongNoFrameskip-v4", steps=1_000_000)
     (other / "updates.csv").write_text("step,ess\n999999,0.3\n")
-    (line,) = results.ess(tmp_path)[2:]
+    line, odd = results.ess(tmp_path)[2:]
     assert line == "| PongNoFrameskip-v4 | – | 0.60 | – | – | – | – | – | – | – | 0.90 | 0.70 |"
+    assert odd == "| PongNoFrameskip-v4, odd | – | – | 0.40 | – | – | – | – | – | – | – | 0.40 |"
 
 
 def test_the_table_of_groups_has_the_variants_of_one_preset_beside_the_paper(tmp_path):

@@ -544,6 +544,16 @@ def test_runs_that_have_only_begun_make_a_page(tmp_path):
     write_figures(tmp_path / "runs", tmp_path / "figures")
 
 
+def test_runs_on_their_way_are_said_to_be(tmp_path):
+    for seed in range(2):
+        folder = write_run(tmp_path / "runs" / f"{seed}", seed=seed, steps=10_000)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"steps": 20_000}))
+    page = write_report(tmp_path / "runs").read_text()
+    assert "No run has come to its end yet; the warnings below say where each stands." in page
+    assert "2 of 2 runs are not finished" in page
+
+
 def test_where_the_page_goes(tmp_path, sweep, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", seed=1)

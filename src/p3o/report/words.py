@@ -132,6 +132,8 @@ def _only_scores(results: Results) -> str:
         for task, row in results.final.items()
         for group, values in row.items()
     ]
+    if not said and any(run.episodes["step"].size for run in results.study.runs):
+        return "No run has come to its end yet; the warnings below say where each stands."
     if not said:
         return "No run has a score yet."
     return f"Scores: {', '.join(said[:8])}{f' and {len(said) - 8} more in the table' if len(said) > 8 else ''}."
@@ -199,7 +201,10 @@ def _replay(study: Study) -> str:
         return ""
     low, high = float(values.min()), float(values.max())
     at = f"at {low:.2f}" if high - low < 0.005 else f"between {low:.2f} and {high:.2f}"
-    return f"P3O's effective sample size settled {at}: that is what replayed data were worth next to fresh data."
+    return (
+        f"P3O's effective sample size settled {at} (the last tenth of a run so far): "
+        "that is what replayed data were worth next to fresh data."
+    )
 
 
 def settled(run: Run, name: str) -> float:
