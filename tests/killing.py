@@ -87,9 +87,9 @@ def differences(one: Path, other: Path) -> list[str]:
         read.__name__ for read in (episodes, updates, events, evaluations, state, rollouts) if read(one) != read(other)
     ]
     models = [Path(m) / "model.safetensors" for m in ("model", "model-best") if (one / m).exists()]
-    for part in (*models, last_checkpoint(one)):
+    for part, same in (*zip(models, models, strict=True), (last_checkpoint(one), last_checkpoint(other))):
         a = load_file(one / part)
-        b = load_file(other / part)
+        b = load_file(other / same)
         found += [f"{part}: {name}" for name in a.keys() | b.keys() if not _same(a.get(name), b.get(name))]
     return found
 

@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import signal
+import time
 
 import gymnasium as gym
 import jax
@@ -529,6 +530,22 @@ def test_an_interrupt_in_a_run_folder_leaves_a_checkpoint_of_the_whole_iteration
     del agent
     P3O.resume("run").learn()
     assert differences(here / "alone", here / "run") == []
+
+
+def test_an_interrupt_without_a_folder_waits_for_the_iteration():
+    """In the middle of an update, whose arguments are given away, it would leave an agent without parameters."""
+    agent = A2C("CartPole-v1", num_envs=1, num_steps=16, hidden_sizes=(4,))
+    seen = []
+
+    def interrupt(status):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # Python's handlers run between two of its instructions
+        seen.append(status.step)
+
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(160, callback=interrupt)
+    assert seen == [16]
+    assert agent.learn(32).num_timesteps == 48
 
 
 def test_an_interrupt_at_the_end_leaves_a_finished_run(here, caplog):

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -90,6 +91,19 @@ def test_save_replaces_and_cleans(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"checkpoint.json", "state-2.safetensors"}
     assert size == sum(p.stat().st_size for p in tmp_path.iterdir())
     assert checkpoint.load(tmp_path, "id")["step"] == 2
+
+
+def test_a_second_checkpoint_of_a_step_leaves_the_first_alone_until_it_is_listed(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, "id", 1, contents(1))
+    with monkeypatch.context() as killed:
+        killed.setattr(checkpoint, "write_json", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            checkpoint.save(tmp_path, "id", 1, contents(2))
+    assert checkpoint.load(tmp_path, "id")["step"] == 1
+    for number in (3, 4):  # the name in place is that of the first, then that of the second
+        checkpoint.save(tmp_path, "id", 1, contents(number))
+        assert checkpoint.load(tmp_path, "id")["step"] == number
+        assert len(list(tmp_path.iterdir())) == 2
 
 
 # Kills ----------------------------------------------------------------------------------------------------------------

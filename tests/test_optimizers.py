@@ -124,6 +124,7 @@ def test_no_iteration_of_a_run_has_rate_zero(decay, steps):
     config = make_config(Config, {"num_envs": 2, "num_steps": 64})
     rate = decay(config)
     assert min(rate(step, steps) for step in range(0, steps, 128)) > 0
+    assert min(rate(step, steps) for step in range(steps)) > 0  # iterations of games begin at any step
 
 
 @pytest.mark.parametrize("decay", [optimizers.decay_by_iteration, optimizers.decay_by_step, optimizers.decay_from_one])

@@ -96,23 +96,20 @@ class Agent:
         """Train for `total_steps` more environment steps (None: to the end of a resumed run) and return the agent.
 
         The learning rate falls over the steps of each call, unless `schedule_steps` is set or `lr_schedule` constant.
-        `callback` gets a Status after every iteration; returning False stops the training there. With a run folder the
-        first Ctrl-C waits for the iteration and writes a checkpoint before it goes on to the caller.
+        `callback` gets a Status after every iteration; returning False stops the training there. The first Ctrl-C
+        waits for the iteration, and with a run folder for a checkpoint, before it goes on to the caller.
         """
         session = self._begin(total_steps, run_dir, eval_every)
         if self._is_replay_lost:
             LOG.warning("learning goes on from a saved model: with an empty replay and optimiser")
             self._is_replay_lost = False
         session.display = make_display("auto" if progress_bar else "none")
-        if session.folder is None:
-            session.run(
-                StopSignals(), callback
-            )  # nothing is caught: Ctrl-C is the caller's, and nothing could be saved
-            return self
         is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has plans for it
         with StopSignals((signal.SIGINT,) if is_ours else ()) as stop:
             session.run(stop, callback)
-        if stop.received is None or session.trainer.step >= session.steps:
+        if session.folder is None:
+            pass
+        elif stop.received is None or session.trainer.step >= session.steps:
             write_report(session.folder)
         else:
             LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))

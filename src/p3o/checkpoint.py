@@ -152,13 +152,28 @@ def save(folder: Path, run_id: str, step: int, tree: dict[str, Any]) -> int:
     """Write a checkpoint and drop the one before; returns its bytes on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     skeleton, arrays = flatten(tree)
-    proof = write_tensors(folder / f"state-{step}.safetensors", arrays)
+    proof = write_tensors(folder / _free_name(folder, step), arrays)
     index = {"format": FORMAT, "run_id": run_id, "step": step, "data": proof, "state": skeleton}
     write_json(folder / INDEX, seal(index))
     for old in folder.glob("state-*.safetensors*"):
         if old.name != proof["name"]:
             old.unlink()
     return int(proof["bytes"]) + (folder / INDEX).stat().st_size
+
+
+def _free_name(folder: Path, step: int) -> str:
+    """For new data, not the name of those in place: a second checkpoint of a step may differ from the first.
+
+    It does where a resumed environment could not be brought back, and a kill may come before the new data are listed.
+    """
+    name = f"state-{step}.safetensors"
+    if not (folder / name).exists():
+        return name
+    try:
+        listed = json.loads((folder / INDEX).read_text())["data"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):  # no checkpoint in place
+        return name
+    return f"state-{step}-again.safetensors" if listed == name else name
 
 
 def exists(folder: Path) -> bool:

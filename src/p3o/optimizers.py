@@ -98,8 +98,9 @@ def decay_by_step(config: Config) -> Callable[[int, int], float]:
         iterations = num_iterations(config, schedule_steps)
         if iterations == 1:
             return config.learning_rate  # the rule below would leave nothing of it
-        last = step + config.steps_per_iteration - 1
-        return config.learning_rate * max(0.0, 1.0 - last / (iterations * config.steps_per_iteration))
+        total = iterations * config.steps_per_iteration
+        last = min(step + config.steps_per_iteration, total) - 1  # rows that do not count may shift iterations
+        return config.learning_rate * max(0.0, 1.0 - last / total)
 
     return rate
 
