@@ -16,7 +16,8 @@ from p3o.config import make_config
 from p3o.device_actor import DeviceActor, Landing, num_groups, pack
 from p3o.envs.base import halves
 from p3o.errors import RunStopped
-from p3o.rollout import Actor, _play_until
+from p3o.group_threads import play_until
+from p3o.rollout import Actor
 from p3o.types import Observation, Step
 
 
@@ -401,7 +402,7 @@ def test_a_thread_that_comes_late_does_not_begin():
     """Its rollout was stopped while it waited for its turn."""
     for stop, expected in (([True], []), ([], [1, 2, 3])):
         played = []
-        _play_until(stop, threading.Lock(), (played.append(number) for number in (1, 2, 3)))
+        play_until(stop, threading.Lock(), (played.append(number) for number in (1, 2, 3)))
         assert played == expected
 
 

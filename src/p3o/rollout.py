@@ -1,9 +1,7 @@
 """From environment to trajectory: acting, normalising, and keeping count of episodes."""
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -15,6 +13,7 @@ from p3o.device_actor import DeviceActor, pack
 from p3o.distributions import Distribution
 from p3o.envs.base import SplitEnv, VectorEnv
 from p3o.errors import RunStopped
+from p3o.group_threads import GroupThreads
 from p3o.host_policy import HostPolicy
 from p3o.normalize import Normalizer
 from p3o.spaces import action_mapper
@@ -23,7 +22,6 @@ from p3o.types import Observation, Params, Step, Trajectory
 Policy = Callable[[Observation], Distribution]
 AnyActor: TypeAlias = Policy | DeviceActor
 ALL = slice(None)
-OVER = object()  # what an iterator gives that is through
 
 
 class Episode(NamedTuple):
@@ -81,7 +79,7 @@ class Rollout:
         self._actions = list(self.buffers.action)
         self._vectors = [] if self.buffers.observation.vector is None else list(self.buffers.observation.vector)
         self.has_threads = True  # for groups on a device; without, they take turns
-        self._executor: ThreadPoolExecutor | None = None  # made on first use; its threads end with it
+        self._threads = GroupThreads()
 
     def start(self) -> None:
         """Reset all environments."""
@@ -198,7 +196,7 @@ class Rollout:
         actor.stand_at(self.observation.images[0])
         plays = [self._play_group(actor, env, group, noise, reward) for group in range(len(actor.groups))]
         if self.has_threads and len(plays) > 1 and actor.groups == env.parts:
-            self._play_in_threads(plays)
+            self._threads.play(plays)
         else:
             for _ in itertools.zip_longest(*plays):  # a turn of each, until all are through
                 pass
@@ -225,21 +223,6 @@ class Rollout:
                 self._store_flags(t, raw, rows)
             if t < last:
                 env.send(to_environment(actor.fetch(action)), rows)
-
-    def _play_in_threads(self, plays: list[Iterator[None]]) -> None:
-        """Returns, or raises what one of them or Ctrl-C raised, when all have come to an end."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(len(plays), "p3o-group")
-        stop: list[bool] = []  # an entry stops all; a list, since `threading.Event` can be torn by Ctrl-C
-        locks = [threading.Lock() for _ in plays]
-        try:
-            futures = [self._executor.submit(_play_until, stop, *pair) for pair in zip(locks, plays, strict=True)]
-            for future in futures:
-                future.result()
-        except BaseException:
-            while not _has_stopped(stop, locks):
-                pass
-            raise
 
     def _store_behaviour(self, t: int, policy: Distribution) -> None:
         for buffer, leaf in zip(self._behaviours[t], jax.tree.leaves(policy), strict=True):
@@ -293,29 +276,6 @@ def _store(buffers: Observation, t: int, observation: Observation) -> None:
         buffers.vector[t] = observation.vector
     for buffer, image in zip(buffers.images, observation.images, strict=True):
         buffer[t] = image
-
-
-def _play_until(stop: list[bool], lock: threading.Lock, play: Iterator[None]) -> None:
-    """A group's thread: to the end, or to the next wait after another one failed. It holds the lock while it plays."""
-    with lock, np.errstate(invalid="ignore", over="ignore"):  # which is a thread's own
-        try:
-            while not stop and next(play, OVER) is not OVER:
-                pass
-        except BaseException:
-            stop.append(True)
-            raise
-
-
-def _has_stopped(stop: list[bool], locks: list[threading.Lock]) -> bool:
-    """Stop all threads and wait for them; False where another Ctrl-C came in between. One yet to begin never does."""
-    try:
-        stop.append(True)
-        for lock in locks:
-            with lock:
-                pass
-    except KeyboardInterrupt:
-        return False
-    return True
 
 
 class _Whole:
