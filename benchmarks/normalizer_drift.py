@@ -15,7 +15,7 @@ import numpy as np
 from common import markdown_table
 
 from p3o import model as models
-from p3o.envs.gymnasium_env import make_env
+from p3o.envs.making import make_env
 from p3o.evaluate import play
 from p3o.normalize import NormalizerState
 

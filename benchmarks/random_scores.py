@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from p3o.envs.gymnasium_env import make_env
+from p3o.envs.making import make_env
 from p3o.experiments.reference import MUJOCO_TASKS
 
 VERSIONS = ("v4", "v5")

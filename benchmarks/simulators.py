@@ -11,7 +11,7 @@ import time
 import numpy as np
 from common import markdown_table
 
-from p3o.envs.gymnasium_env import make_env
+from p3o.envs.making import make_env
 from p3o.envs.mujoco_steps import make_steps
 from p3o.speeds import MUJOCO
 

@@ -22,7 +22,7 @@ from p3o.device_actor import pack
 from p3o.envs import atari_games, emulator
 from p3o.envs.atari import STACK, AtariGame, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
-from p3o.envs.gymnasium_env import make_env
+from p3o.envs.making import make_env
 from p3o.errors import UserError
 from p3o.experiments.reference import paper_tasks
 from p3o.jobs import Job, resolve, set_up

@@ -16,7 +16,8 @@ from p3o.algorithms import Specs
 from p3o.algorithms.p3o import P3OConfig
 from p3o.config import make_config
 from p3o.distributions import Categorical
-from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
+from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
+from p3o.envs.making import make_env
 from p3o.envs.snapshot import NotSnapshotable, capture
 from p3o.errors import UserError
 from p3o.normalize import Normalizer

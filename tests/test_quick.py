@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from p3o.envs import mujoco_steps
-from p3o.envs.gymnasium_env import HostVectorEnv, make_env
+from p3o.envs.gymnasium_env import HostVectorEnv
+from p3o.envs.making import make_env
 from p3o.jobs import Job, set_up
 from p3o.normalize import Normalizer
 from p3o.rollout import Actor

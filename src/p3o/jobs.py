@@ -23,7 +23,8 @@ from p3o.envs import known
 from p3o.envs.atari import STACK, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
-from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv, make_env
+from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
+from p3o.envs.making import make_env
 from p3o.errors import UserError
 from p3o.model import plain
 from p3o.placement import accelerators

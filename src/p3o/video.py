@@ -10,7 +10,7 @@ from typing import Any
 
 from p3o.agent import load_model
 from p3o.envs.atari import AtariGame
-from p3o.envs.gymnasium_env import make_env
+from p3o.envs.making import make_env
 from p3o.envs.quiet import quietly
 from p3o.errors import UserError
 from p3o.evaluate import play

@@ -178,7 +178,7 @@ def _train(begin: Any, folder: Path) -> int:
 
 def _model_and_env(run_dir: str) -> tuple[Any, Any]:
     from p3o.agent import load_model
-    from p3o.envs.gymnasium_env import make_env
+    from p3o.envs.making import make_env
 
     folder = Path(run_dir)
     model = load_model(folder)
