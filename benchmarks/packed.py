@@ -22,13 +22,12 @@ from pathlib import Path
 
 from common import machine_line, markdown_table, usable_cores
 
+from p3o.folder import run_folder
+from p3o.jobs import Job
+
 LONG = "28e6"  # steps of a run, of which none comes near its end
 PATIENCE = 300.0  # seconds until all runs are under way
-BUSY, IDLE, STOLEN = (
-    slice(0, 3),
-    slice(3, 5),
-    7,
-)  # of the counters in /proc/stat: user nice system, idle iowait, ..., steal
+BUSY, IDLE, STOLEN = slice(0, 3), slice(3, 5), 7  # in /proc/stat: user nice system, idle iowait, two more, steal
 
 
 def last_step(updates: Path) -> int | None:
@@ -116,8 +115,8 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
         command += ["--set", *options.set] if options.set else []
         sweep = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | variables)
         try:
-            place = Path(folder) / options.env / f"{options.algo}-{options.preset}"
-            files = [place / f"seed-{seed}" / "updates.csv" for seed in range(options.workers)]
+            jobs = [Job(options.env, options.algo, seed=seed, preset=options.preset) for seed in range(options.workers)]
+            files = [run_folder(Path(folder), job) / "updates.csv" for job in jobs]
             return watch(files, options.seconds, sweep)
         finally:
             for _ in range(2):  # a second one stops at once: no checkpoint is needed

@@ -107,11 +107,10 @@ class Agent:
         is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has plans for it
         with StopSignals((signal.SIGINT,) if is_ours else ()) as stop:
             session.run(stop, callback)
-        if session.folder is None:
-            pass
-        elif stop.received is None or session.trainer.step >= session.steps:
+        is_cut_short = stop.received is not None and session.trainer.step < session.steps
+        if session.folder is not None and not is_cut_short:
             write_report(session.folder)
-        else:
+        elif session.folder is not None:
             LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))
         if stop.received is not None:
             raise KeyboardInterrupt
