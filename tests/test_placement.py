@@ -220,6 +220,19 @@ def test_the_start_says_where_the_replay_is():
     )
 
 
+def test_the_start_says_what_to_expect_of_the_device():
+    cpu, gpu = placement.Placement(jax.local_devices(backend="cpu")[0]), placement.Placement(SmallGpu(), "gpu: so")
+    compiles = "compiles first: a minute or two, seconds where the same was compiled before"
+    exact = "on this device resume is exact only with --set deterministic=true"
+    assert placement.what_to_expect(cpu, None, False) == []
+    assert placement.what_to_expect(cpu, 330.0, False) == [
+        "images on the CPU alone: some 330 steps/s a core; a GPU is far faster"
+    ]
+    assert placement.what_to_expect(gpu, 330.0, False) == ["learns on gpu: so", compiles, exact]
+    assert placement.what_to_expect(gpu, 330.0, True) == ["learns on gpu: so", compiles]
+    assert placement.what_to_expect(gpu, None, False) == ["learns on gpu: so", exact]
+
+
 def test_runs_of_a_sweep_share_a_gpu(monkeypatch):
     assert placement._free_on(SmallGpu()) == 8_000_000_000
     monkeypatch.setenv("P3O_GPU_SHARE", "4")

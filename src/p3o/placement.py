@@ -78,6 +78,19 @@ def replay_line(replay_bytes: int, placement: Placement) -> str:
     return f"replay: {format_bytes(replay_bytes)} {where}, allocated once"
 
 
+def what_to_expect(placement: Placement, image_speed: float | None, is_deterministic: bool) -> list[str]:
+    """Of the device, for the start of a run; `image_speed` is in steps a second of a core, None without images."""
+    lines = [f"learns on {placement.reason}"] if placement.reason else []
+    is_cpu = placement.device.platform == "cpu"
+    if image_speed is not None and is_cpu:
+        lines.append(f"images on the CPU alone: some {image_speed:,.0f} steps/s a core; a GPU is far faster")
+    if image_speed is not None and not is_cpu:
+        lines.append("compiles first: a minute or two, seconds where the same was compiled before")
+    if not is_cpu and not is_deterministic:
+        lines.append("on this device resume is exact only with --set deterministic=true")
+    return lines
+
+
 def _choose(
     algorithm: Algorithm, trajectory: Trajectory, observation_kind: str, wanted: str, gpus: list[Any]
 ) -> Placement:

@@ -21,7 +21,7 @@ from p3o.folder import fixed_part, open_folder
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
 from p3o.panel import Status
-from p3o.placement import replay_line
+from p3o.placement import replay_line, what_to_expect
 from p3o.recording import Recorder, cut_back
 from p3o.saving import Checkpoints
 from p3o.signals import Stop
@@ -185,13 +185,9 @@ class Session:
         ]
         if trainer.algorithm.replay_bytes:
             lines.append(replay_line(trainer.algorithm.replay_bytes, trainer.placement))
-        if trainer.placement.reason:
-            lines.append(f"learns on {trainer.placement.reason}")
-        if trainer.device.platform == "cpu" and self.setup.specs.observation.kind == "image":
-            seconds = speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
-            lines.append(f"images on the CPU alone: some {1 / seconds:,.0f} steps/s a core; a GPU is far faster")
-        if trainer.device.platform != "cpu" and not config.deterministic:
-            lines.append("on this device resume is exact only with --set deterministic=true")
+        image_speed = 1 / speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
+        is_image = self.setup.specs.observation.kind == "image"
+        lines += what_to_expect(trainer.placement, image_speed if is_image else None, config.deterministic)
         if self.folder is not None:
             lines.append(f"run folder: {self.folder}")
         return Header(f"{self.job.algo.upper()} on {env_name(self.job.env)}, seed {self.job.seed}", lines, self.steps)
