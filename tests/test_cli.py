@@ -3,10 +3,12 @@
 import contextlib
 import csv
 import errno
+import itertools
 import json
 import math
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import command, episodes, events
 
 from p3o import cli, device, folder
+from p3o.commands import one_run
 from p3o.commands.options import parse_seed, parse_value
 
 
@@ -118,7 +121,7 @@ def own_run(run, tmp_path):
 BAD_TRAIN = {  # words -> what the line has to name
     ("CartPol-v1",): ("'CartPol-v1'", "CartPole-v1"),
     ("CartPole-v7",): ("'CartPole-v7'", "CartPole-v1"),
-    ("Nothing-like-this",): ("Nothing-like-this",),
+    ("Nothing-like-this",): ("'Nothing-like-this'; `p3o list environments`",),
     ("",): ("''",),
     **({} if find_spec("Box2D") else {("LunarLander-v3",): ("LunarLander-v3", "box2d")}),
     ("no_such_module:Thing-v0",): ("no_such_module",),
@@ -168,6 +171,7 @@ BAD_TRAIN = {  # words -> what the line has to name
     ("CartPole-v1", "--variant", "x" * 300): ("--variant xxx", "at most 150 bytes"),
     ("FrozenLake-v1", "--env-set", "map_name=9x9"): ("cannot be made with map_name='9x9'", "KeyError"),
     ("HalfCheetah-v5", "--env-set", "frame_skip=0"): ("cannot be made with frame_skip=0", "ZeroDivisionError"),
+    ("HalfCheetah-v5", "--env-set", "forward_reward_weight=x"): ("does not run with forward_reward_weight='x'",),
     ("CartPole-v1", "--set", "off_policy_updates=1e9"): ("off_policy_updates", "1000"),
     ("CartPole-v1", "--stesp", "3"): ("'--stesp'", "did you mean --steps"),
     ("CartPole-v1", "--zzz"): ("'--zzz'; `p3o train --help`",),
@@ -385,6 +389,8 @@ def test_list_shows_what_there_is():
     names = call("list", "environments").out.splitlines()
     assert {"CartPole-v1", "Ant-v4", "Ant-v5"} <= set(names)
     assert not {"Ant-v2", "Ant-v3", "GymV21Environment-v0"} & set(names)  # only a word about where they went
+    assert ("p3o/Ant-v2" in names) == bool(find_spec("mujoco"))
+    assert any(name.startswith("phys2d/") for name in names) == bool(find_spec("flax"))
 
 
 def test_config_says_everything(run):
@@ -518,6 +524,25 @@ def test_eval_prints_one_line_and_changes_nothing(run):
     assert f"return {told['mean_return']:.2f}" in sentence.out
     assert sentence.out.count("\n") == 1
     assert tree(run) == before
+
+
+def test_eval_says_now_and_then_that_it_still_plays(run, monkeypatch):
+    clock = itertools.count(0.0, 4.0)
+    monkeypatch.setattr(one_run.time, "monotonic", lambda: next(clock))
+    result = call("eval", run, "--episodes", 1, "--deterministic", "--json")
+    assert re.match(r"p3o: still playing, [1-9]\d* steps so far\n", result.err)
+    assert 1 < result.err.count("still playing") < json.loads(result.out)["mean_length"]
+    assert "over 1 episode (" in call("eval", run, "--episodes", 1).out
+
+
+def test_a_model_made_with_other_arguments_is_not_the_runs(here):
+    arguments = ("train", "CartPole-v1", "--steps", 32, *TINY)
+    assert call(*arguments, "--out", "a").code == 0
+    assert call(*arguments, "--env-set", "sutton_barto_reward=true", "--out", "b").code == 0
+    shutil.rmtree("a/model")
+    shutil.copytree("b/model", "a/model")
+    line = complaint(call("eval", "a"))
+    assert "with {'sutton_barto_reward': True}, the run is of p3o on CartPole-v1 with {}" in line
 
 
 def test_eval_samples_actions_from_its_own_seed(run):

@@ -72,7 +72,7 @@ def test_values_are_converted(name, value, expected):
         ("conv_channels", "32,64", "conv_channels: 3 numbers are needed, not 2"),
         ("conv_channels", "()", "conv_channels: 3 numbers are needed, not 0"),
         ("optimizer", "adm", "optimizer: 'adm' is not one of adam, adam_tf, rmsprop, rmsprop_tf (did you mean adam?)"),
-        ("kl_coef", "es", "kl_coef: 'es' is not one of ess"),
+        ("kl_coef", "es", "kl_coef: 'es' is neither a number nor ess"),
         ("kl_coef", "-1", "kl_coef: -1 is below 0"),
         ("gama", "1", "unknown setting 'gama' (did you mean gamma?)"),
         ("xyzzy", "1", "unknown setting 'xyzzy'; "),

@@ -801,3 +801,23 @@ def test_many_groups_on_few_tasks_stand_below_each_other(tmp_path):
     assert [row[1].mark for row in scores.rows] == [""] * 6 + ["best"]
     means = [last_hundred(tmp_path / f"{i}") for i in range(7)]
     np.testing.assert_allclose([row[1].value for row in scores.rows], means)
+
+
+def test_a_page_is_never_written_over_the_files_of_a_run(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "model").mkdir(exist_ok=True)
+    (run / "model" / "model.json").write_text("{}")
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    for words in (
+        ("--out", run / "episodes.csv"),
+        ("--markdown", run / "config.json"),
+        ("--figures", run),
+        ("--figures", run / "model"),
+    ):
+        assert str(words[1]) in complaint(call("report", run, *words))
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    for write, place in ((write_markdown, run / "config.json"), (write_figures, run / "model")):
+        with pytest.raises(UserError, match="json"):
+            write(run, place)
+    assert call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").code == 0
+    assert call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures").code == 0

@@ -19,7 +19,7 @@ import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
 
-from p3o import P3O, starting
+from p3o import A2C, P3O, PPO, starting
 from p3o.device import available_cores
 from p3o.display import NoDisplay
 from p3o.errors import RunStopped, UserError
@@ -399,6 +399,28 @@ def test_an_environment_that_cannot_be_brought_back_says_so_once(tmp_path, capsy
     lengths = [int(row[3]) for row in episodes(tmp_path / "run")[1:]]
     assert all(length >= 1 for length in lengths)
     assert sum(lengths) <= 512
+
+
+def test_a_resume_to_its_own_total_again_finds_the_run_finished(tmp_path):
+    run = tmp_path / "run"
+    assert call("train", "CartPole-v1", "--steps", 40, "--out", run, *TINY).code == 0
+    for _ in range(2):  # 100 is no multiple of an iteration: the run is past it afterwards
+        again = call("resume", run, "--steps", 100)
+        assert again.code == 0, again.err
+    assert "finished" in again.err
+    assert "already" in complaint(call("resume", run, "--steps", 50))
+
+
+@pytest.mark.parametrize(("algo", "name"), [("ppo", "PPO"), ("a2cg", "A2C"), ("p3o", "P3O")])
+def test_the_class_of_a_run_made_in_python_is_named(algo, name, tmp_path):
+    if algo == "ppo":
+        PPO(Opaque, num_envs=2, num_steps=8, num_minibatches=2).learn(16, run_dir=tmp_path / "run")
+    elif algo == "p3o":
+        P3O(Opaque, **TINY_SETTINGS).learn(32, run_dir=tmp_path / "run")
+    else:
+        A2C(Opaque, use_gae=True, num_envs=2).learn(16, run_dir=tmp_path / "run")
+    assert f"resume with {name}.resume(" in complaint(call("resume", tmp_path / "run"))
+    assert f"with {name}.load" in complaint(call("eval", tmp_path / "run"))
 
 
 def test_a_run_made_in_python_needs_its_environment(tmp_path):

@@ -271,9 +271,11 @@ def load_model(path: Path) -> Model:
         config = read_config(path)
         made = (config.get("algo"), config["env"].get("id"), config["env"].get("kwargs"))
         if made != (loaded.algo, loaded.env["id"], loaded.env["kwargs"]):
+            arguments = (loaded.env["kwargs"], made[2])
+            its, the_runs = ("", "") if arguments[0] == arguments[1] else (f" with {kwargs}" for kwargs in arguments)
             raise UserError(
-                f"{folder} is of another run: a model of {loaded.algo} on {loaded.env['id']}, the run is of "
-                f"{made[0]} on {made[1]}"
+                f"{folder} is of another run: a model of {loaded.algo} on {loaded.env['id']}{its}, the run is of "
+                f"{made[0]} on {made[1]}{the_runs}"
             )
     return loaded
 

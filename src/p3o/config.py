@@ -210,13 +210,14 @@ def _convert(name: str, value: Any, annotation: Any) -> Any:
     raise UserError(f"setting {name}: {value!r} is not text")
 
 
-def _check_range(name: str, value: Any, limits: Any) -> None:
+def _check_range(name: str, value: Any, limits: Any, may_be_number: bool) -> None:
     if value is None:
         return
     if isinstance(value, str):
         if limits["choices"] and value not in limits["choices"]:
+            neither = "neither a number nor" if may_be_number else "not one of"
             raise UserError(
-                f"setting {name}: {value!r} is not one of {', '.join(limits['choices'])}"
+                f"setting {name}: {value!r} is {neither} {', '.join(limits['choices'])}"
                 + nearest(value, limits["choices"])
             )
         return
@@ -241,7 +242,7 @@ def make_config(cls: type[C], *layers: dict[str, Any]) -> C:
             if name not in fields:
                 raise UserError(f"unknown setting {name!r}{nearest(name, fields)}; `p3o list presets` shows them all")
             value = _convert(name, value, hints[name])
-            _check_range(name, value, fields[name].metadata)
+            _check_range(name, value, fields[name].metadata, float in _allowed(hints[name]))
             values[name] = value
     return cls(**values)
 

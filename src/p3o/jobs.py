@@ -20,7 +20,7 @@ from p3o import algorithms, device, seeds
 from p3o.algorithms import Specs
 from p3o.config import BEFORE, Config, make_config
 from p3o.envs import known
-from p3o.envs.atari import STACK, AtariVectorEnv
+from p3o.envs.atari import STACK, AtariGame, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
@@ -118,6 +118,8 @@ def resolve(job: Job) -> Resolved:
         if not isinstance(probe, gym.Env):
             raise UserError(f"environment {env_name(job.env)}: it made a {type(probe).__name__}, not a gymnasium.Env")
         spaces = (probe.observation_space, probe.action_space)
+        if job.env_kwargs and not isinstance(probe, AtariGame):
+            _try_out(probe, job)
         probe.close()
     is_game = isinstance(job.env, str) and is_atari(job.env)
     spec = observation_spec(spaces[0])._replace(frame_stack=STACK if is_game else 0)
@@ -130,6 +132,17 @@ def resolve(job: Job) -> Resolved:
             f"setting num_envs: {config.num_envs} differs from the vector environment's {brought['num_envs']}"
         )
     return Resolved(job, config, specs, spaces, probe)
+
+
+def _try_out(env: gym.Env, job: Job) -> None:
+    """One step: constructors take what they are given, and a wrong value shows when it is used."""
+    try:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in job.env_kwargs.items())
+        said = f"{type(error).__name__} {' '.join(str(error).split())}"
+        raise UserError(f"environment {env_name(job.env)!r} does not run with {given}: {said}") from error
 
 
 def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Setup:
@@ -153,6 +166,11 @@ def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Set
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
     trainer = Trainer(algorithms.find(job.algo), config, env, specs, job.seed, device_name)
     return Setup(job, config, specs, trainer, spaces, cores)
+
+
+def class_name(algo: str) -> str:
+    """Of the Python class that has an algorithm; A2C's has both of its forms."""
+    return "A2C" if algo == "a2cg" else algo.upper()
 
 
 def env_name(source: EnvSource) -> str:
@@ -269,9 +287,8 @@ def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
     check_types(config, folder)
     source = env if env is not None else config["env"]["id"]
     if env is None and config["env"]["is_python"]:
-        raise UserError(
-            f"{folder}: its environment was made in Python; resume with P3O.resume({str(folder)!r}, env=...)"
-        )
+        how = f"{class_name(config['algo'])}.resume({str(folder)!r}, env=...)"
+        raise UserError(f"{folder}: its environment was made in Python; resume with {how}")
     return Job(
         source,
         config["algo"],

@@ -100,4 +100,4 @@ def environments() -> Iterator[str]:
     """Registered Gymnasium ids, then Atari's in the two spellings that train; docs/atari.md says how they differ."""
     games = atari_games.names()
     yield from known.plain_ids()
-    yield from games or ["PongNoFrameskip-v4, ALE/Pong-v5 and so on: pip install 'p3o[atari]'"]
+    yield from games or ["PongNoFrameskip-v4, ALE/Pong-v5 and so on: install the extra p3o[atari]"]

@@ -109,7 +109,7 @@ def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int 
         for key, value in fixed_part(config).items():
             if tree["job"][key] != value:
                 raise UserError(f"{folder / 'config.json'} was changed: {_change(key, tree['job'][key], value)}")
-        if steps is not None and steps < tree["trainer"]["step"]:
+        if steps is not None and steps < tree["trainer"]["step"] and steps != config["steps"]:
             raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
         return session.restore(tree)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,7 +103,7 @@ class Eval:
 
         episodes = parse_count(self.episodes, "--episodes")
         model, env = _model_and_env(self.run_dir)
-        results = play(model, env, episodes, parse_seed(self.seed), self.deterministic)
+        results = play(model, env, episodes, parse_seed(self.seed), self.deterministic, on_frame=_Patience())
         returns = np.array([total for total, _ in results])
         summary = {
             "env": model.env["id"],
@@ -118,10 +120,24 @@ class Eval:
             print(json.dumps(summary | {"returns": returns.tolist()}))
         else:
             print(
-                f"{summary['env']}: return {returns.mean():.2f} ± {returns.std():.2f} over {episodes} episodes "
+                f"{summary['env']}: return {returns.mean():.2f} ± {returns.std():.2f} "
+                f"over {episodes} episode{'s' * (episodes > 1)} "
                 f"(min {returns.min():.2f}, max {returns.max():.2f}, length {summary['mean_length']:.0f})"
             )
         return 0
+
+
+class _Patience:
+    """A line every so often while episodes are played: a game may last for minutes, and a policy may wait in it."""
+
+    def __init__(self, every: float = 10.0):
+        self._every, self._next, self._steps = every, time.monotonic() + every, -1  # the first frame is no step
+
+    def __call__(self) -> None:
+        self._steps += 1
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+            print(f"p3o: still playing, {self._steps:,} steps so far", file=sys.stderr)
 
 
 @dataclass
@@ -179,11 +195,13 @@ def _train(begin: Any, folder: Path) -> int:
 def _model_and_env(run_dir: str) -> tuple[Any, Any]:
     from p3o.agent import load_model
     from p3o.envs.making import make_env
+    from p3o.jobs import class_name
 
     folder = Path(run_dir)
     model = load_model(folder)
     if model.env["id"] is None:
-        raise UserError(f"{folder}: its environment was made in Python; load the model there with P3O.load")
+        how = f"{class_name(model.algo)}.load"
+        raise UserError(f"{folder}: its environment was made in Python; load the model there with {how}")
     env = make_env(model.env["id"], model.env["kwargs"])
     model.check_spaces(env.observation_space, env.action_space, model.env["id"])
     return model, env

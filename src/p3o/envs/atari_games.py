@@ -59,7 +59,7 @@ def find_game(env_id: str, options: dict[str, Any]) -> Game:
         roms = _roms()
     except ModuleNotFoundError:
         raise UserError(
-            f"environment {env_id!r} needs a package that is not installed: pip install 'p3o[atari]'"
+            f"environment {env_id!r} needs a package that is not installed: install the extra p3o[atari]"
         ) from None
     match = _ID.fullmatch(_bare(env_id))
     assert match is not None

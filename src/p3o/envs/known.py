@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.util
 
 import gymnasium as gym
 
@@ -14,9 +15,21 @@ def _is_gone(name: str) -> bool:
     return getattr(gym.registry[name].entry_point, "__name__", "").startswith("_raise")
 
 
+def _lacks_flax(name: str) -> bool:
+    """Whether it is one of Gymnasium's environments in JAX, which import flax, and that is not there."""
+    place = str(gym.registry[name].entry_point)
+    in_jax = place.startswith(("gymnasium.envs.phys2d", "gymnasium.envs.tabular"))
+    return in_jax and importlib.util.find_spec("flax") is None
+
+
 def plain_ids() -> list[str]:
-    """Registered ids but for Atari's."""
-    return sorted(name for name in gym.registry if not atari_games.is_atari(name) and not _is_gone(name))
+    """Registered ids but for Atari's and those that cannot be made, the project's own too where MuJoCo is there."""
+    with contextlib.suppress(ImportError, gym.error.Error):
+        from p3o.envs import mujoco_2019
+
+        mujoco_2019.register()
+    names = [name for name in gym.registry if not atari_games.is_atari(name)]
+    return sorted(name for name in names if not _is_gone(name) and not _lacks_flax(name))
 
 
 def hint(name: str) -> str:

@@ -38,6 +38,8 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
         raise UserError(_missing(env_id, str(error))) from None
     except gym.error.Error as error:
         hint = known.hint(name)
+        if not hint and isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
+            hint = "; `p3o list environments` shows those that are there"
         raise UserError(f"unknown environment {env_id!r}{hint}" if hint else _one_line(env_id, error)) from None
     except (TypeError, ValueError, AssertionError, OSError, ImportError) as error:
         raise UserError(_one_line(env_id, error)) from None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from p3o.report.chapters import Book, find_book
-from p3o.report.files import write_file
+from p3o.report.files import check_figures_folder, check_page_name, write_file
 from p3o.report.find import Paths
 from p3o.report.one_run import render_one
 from p3o.report.page import render_book
@@ -24,6 +24,7 @@ def write_markdown(paths: Paths, file: str | Path) -> Path:
     """Write the tables and figures as Markdown, the figures as SVG in a folder beside the file."""
     from p3o.report import markdown
 
+    check_page_name(Path(file), "a Markdown file")
     markdown.write_markdown(find_book(paths), Path(file))
     return Path(file)
 
@@ -32,6 +33,7 @@ def write_figures(paths: Paths, folder: str | Path) -> Path:
     """Write each figure as PNG, PDF and SVG and each table as CSV into a folder."""
     from p3o.report import figures
 
+    check_figures_folder(Path(folder))
     figures.write_figures(find_book(paths), Path(folder))
     return Path(folder)
 
@@ -43,6 +45,12 @@ def write_reports(
     figures_folder: str | Path | None = None,
 ) -> list[Path]:
     """The page, and what else is asked for, from runs that are read once; returns what was written."""
+    if out is not None:
+        check_page_name(Path(out), "an HTML file")
+    if markdown_file is not None:
+        check_page_name(Path(markdown_file), "a Markdown file")
+    if figures_folder is not None:
+        check_figures_folder(Path(figures_folder))
     book = find_book(paths)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     page = Path(out) if out is not None else (Path(given[0]) if len(given) == 1 else Path()) / "report.html"

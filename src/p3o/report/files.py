@@ -6,6 +6,8 @@ from pathlib import Path
 
 from p3o.errors import UserError
 
+RUN_SUFFIXES = (".json", ".csv", ".gz", ".safetensors", ".toml")
+
 
 def write_file(path: Path, data: bytes, kind: str) -> None:
     """The whole file or nothing: a reader never sees half of it."""
@@ -18,6 +20,19 @@ def write_file(path: Path, data: bytes, kind: str) -> None:
         os.replace(part, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def check_page_name(path: Path, kind: str) -> None:
+    """Refuse a name that files of runs have: a slip would write over them."""
+    if path.suffix in RUN_SUFFIXES:
+        raise UserError(f"{path}: {path.suffix} is of other files, not of {kind}")
+
+
+def check_figures_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run, a model or a checkpoint."""
+    held = [file.name for file in folder.glob("*") if file.suffix in (".json", ".safetensors")]
+    if held:
+        raise UserError(f"{folder}: holds {min(held)}; figures want a folder of their own")
 
 
 def file_name(text: str) -> str:

@@ -101,7 +101,7 @@ def connect(address: str, workers: int | None) -> Any:
         with quietly():
             import ray
     except ImportError:
-        raise UserError('--ray needs Ray: pip install "p3o[ray]"') from None
+        raise UserError("--ray needs Ray: install the extra p3o[ray]") from None
     _check_address(address)
     own = {"num_cpus": workers or len(available_cores()), "include_dashboard": False} if address == "local" else {}
     try:
