@@ -24,7 +24,7 @@ from p3o.envs.atari import STACK, AtariGame, AtariVectorEnv
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
-from p3o.envs.making import make_env
+from p3o.envs.making import make_env, try_out
 from p3o.errors import UserError
 from p3o.model import plain
 from p3o.placement import accelerators
@@ -119,7 +119,7 @@ def resolve(job: Job) -> Resolved:
             raise UserError(f"environment {env_name(job.env)}: it made a {type(probe).__name__}, not a gymnasium.Env")
         spaces = (probe.observation_space, probe.action_space)
         if job.env_kwargs and not isinstance(probe, AtariGame):
-            _try_out(probe, job)
+            try_out(probe, env_name(job.env), job.env_kwargs)
         probe.close()
     is_game = isinstance(job.env, str) and is_atari(job.env)
     spec = observation_spec(spaces[0])._replace(frame_stack=STACK if is_game else 0)
@@ -132,17 +132,6 @@ def resolve(job: Job) -> Resolved:
             f"setting num_envs: {config.num_envs} differs from the vector environment's {brought['num_envs']}"
         )
     return Resolved(job, config, specs, spaces, probe)
-
-
-def _try_out(env: gym.Env, job: Job) -> None:
-    """One step: constructors take what they are given, and a wrong value shows when it is used."""
-    try:
-        env.reset(seed=0)
-        env.step(env.action_space.sample())
-    except Exception as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in job.env_kwargs.items())
-        said = f"{type(error).__name__} {' '.join(str(error).split())}"
-        raise UserError(f"environment {env_name(job.env)!r} does not run with {given}: {said}") from error
 
 
 def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Setup:

@@ -185,9 +185,10 @@ class Session:
         ]
         if trainer.algorithm.replay_bytes:
             lines.append(replay_line(trainer.algorithm.replay_bytes, trainer.placement))
-        image_speed = 1 / speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
-        is_image = self.setup.specs.observation.kind == "image"
-        lines += what_to_expect(trainer.placement, image_speed if is_image else None, config.deterministic)
+        image_speed = None
+        if self.setup.specs.observation.kind == "image":
+            image_speed = 1 / speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
+        lines += what_to_expect(trainer.placement, image_speed, config.deterministic)
         if self.folder is not None:
             lines.append(f"run folder: {self.folder}")
         return Header(f"{self.job.algo.upper()} on {env_name(self.job.env)}, seed {self.job.seed}", lines, self.steps)

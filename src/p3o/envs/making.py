@@ -46,9 +46,21 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     except Exception as error:
         if not kwargs:  # a mistake in the environment, which its author wants to see whole
             raise
-        given = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
-        said = f"{type(error).__name__} {' '.join(str(error).split())}"
-        raise UserError(f"environment {env_id!r} cannot be made with {given}: {said}") from None
+        raise UserError(f"environment {env_id!r} cannot be made with {_blamed(kwargs, error)}") from None
+
+
+def try_out(env: gym.Env, env_id: str, kwargs: dict[str, Any]) -> None:
+    """One step: constructors take what they are given, and a wrong value shows when it is used."""
+    try:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    except Exception as error:
+        raise UserError(f"environment {env_id!r} does not run with {_blamed(kwargs, error)}") from None
+
+
+def _blamed(kwargs: dict[str, Any], error: Exception) -> str:
+    given = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+    return f"{given}: {type(error).__name__} {' '.join(str(error).split())}"
 
 
 def _register_own(env_id: str) -> None:
