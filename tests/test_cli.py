@@ -16,6 +16,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -528,10 +529,11 @@ def test_eval_prints_one_line_and_changes_nothing(run):
 
 def test_eval_says_now_and_then_that_it_still_plays(run, monkeypatch):
     clock = itertools.count(0.0, 4.0)
-    monkeypatch.setattr(one_run.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(one_run, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     result = call("eval", run, "--episodes", 1, "--deterministic", "--json")
     assert re.match(r"p3o: still playing, [1-9]\d* steps so far\n", result.err)
-    assert 1 < result.err.count("still playing") < json.loads(result.out)["mean_length"]
+    frames = json.loads(result.out)["mean_length"] + 1
+    assert result.err.count("still playing") == frames // 3 > 1  # the clock is looked at once more for each line
     assert "over 1 episode (" in call("eval", run, "--episodes", 1).out
 
 
