@@ -29,11 +29,6 @@ from p3o.jobs import Job, resolve, set_up
 
 ale_py = pytest.importorskip("ale_py", reason="atari: ale-py is not installed")
 
-try:
-    import cv2
-except ModuleNotFoundError:
-    cv2 = None
-
 NOOP, FIRE = 0, 1
 TINY = {
     "num_envs": 2,
@@ -77,6 +72,18 @@ class Plain:
                 reward += self.ale.act(self.actions[action])
                 screens.append(self.ale.getScreenGrayscale())
         return reward, self.ale.lives(), self.ale.game_over(), np.maximum(*screens[-2:])
+
+
+def shrunk(screen):
+    """The mean of what lies under each of 84 × 84 pixels."""
+    return shares(screen.shape[0]) @ screen @ shares(screen.shape[1]).T
+
+
+def shares(length):
+    """How much of each of so many pixels lies under each of 84, [84, length]."""
+    edges = np.linspace(0, length, 85)
+    ends, starts = (np.clip(edge[:, None] - np.arange(length), 0, 1) for edge in (edges[1:], edges[:-1]))
+    return (ends - starts) * 84 / length
 
 
 class Row:
@@ -245,10 +252,7 @@ def test_a_game_is_that_of_a_plain_emulator(env_id):
         last_lives = lives
         if is_over:
             break
-        if cv2 is None:  # opencv-python-headless is not installed
-            continue
-        picture = cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA).astype(int)
-        assert abs(picture - env.current().images[0][0, ..., -1]).max() <= 1  # another OpenCV may round otherwise
+        assert abs(shrunk(screen) - env.current().images[0][0, ..., -1]).max() <= 1  # rounding is the emulator's
     assert total == expected
     assert lost == {"BreakoutNoFrameskip-v4": 4, "ALE/Breakout-v5": 4, "QbertNoFrameskip-v4": 3}[env_id]
     env.close()
@@ -260,7 +264,7 @@ def test_no_lives_left_is_no_further_end_before_the_game_is_over():
     player, told = env._players[0], iter([(4, False), (3, False), (0, False), (0, False), (0, True)])
 
     class Told:
-        send, start, first = player.send, player.start, player.first
+        send, start, first, picture = player.send, player.start, player.first, None
 
         def receive(self):
             lives, is_over = next(told)
@@ -344,6 +348,106 @@ def test_each_game_of_the_paper_plays_and_comes_back(name):
     check_same(env, other, 40)
 
 
+# Options and odd games ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frameskip", [1, 3])
+def test_frameskip(frameskip):
+    env = make(frameskip=frameskip)
+    env.reset()
+    player = env._players[0]
+    before = player.first().num_frames
+    for number in (1, 2, 3):
+        player.send(NOOP)
+        assert player.receive().num_frames == before + number * frameskip
+    env.close()
+
+
+def test_the_full_set_of_actions_can_be_played():
+    env = make("PongNoFrameskip-v4", full_action_space=True)
+    env.reset()
+    assert env.action_space.n == 18
+    env.step(np.array([NOOP]))  # FIRE
+    rows = [env.step(np.array([action])) for action in range(18)]
+    assert len(rows) == 18
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["Pong", "NameThisGame"])
+def test_games_start_after_one_to_all_of_the_no_ops(name):
+    """Also where the emulator itself has pressed buttons before, which are frames too."""
+    env = make(f"{name}NoFrameskip-v4", noop_max=3)
+    start = {"Pong": 0, "NameThisGame": 134}[name]
+    env.reset()
+    player, found = env._players[0], set()
+    for _ in range(40):
+        player.start()
+        found.add(player.first().num_frames - start)
+    assert found == {1, 2, 3}
+    env.close()
+
+
+def test_no_no_ops_at_all():
+    env = make(noop_max=0)
+    env.reset()
+    assert env._players[0].first().num_frames == 0
+    env.close()
+
+
+def test_fire_is_pressed_where_it_is_the_first_action():
+    env = make("VideoCheckersNoFrameskip-v4")
+    assert atari_games.action_names(env.game.rom, False)[0] == "FIRE"
+    env.reset()
+    assert env.is_waiting[0]
+    assert env.step(np.array([3])).is_masked[0]
+    assert env._players[0].record.log.tolist() == [0]
+    env.close()
+
+
+def test_a_log_that_is_long_enough_is_the_last_of_its_seed(monkeypatch):
+    monkeypatch.setattr(emulator, "LONGEST_LOG", 50)
+    env = make(num_spares=0)
+    env.reset()
+    player, seen = env._players[0], []
+    for _ in range(4):
+        for _ in range(30):
+            player.send(NOOP)
+            player.receive()
+        player.start()
+        player.first()
+        seen.append((player.record.seed_number, len(player.record.log)))
+    assert seen == [(0, 31), (1, 0), (1, 31), (2, 0)]
+    env.close()
+
+
+def test_the_spare_that_has_waited_longest_takes_over():
+    env = make("PongNoFrameskip-v4", num_spares=2, max_num_frames_per_episode=60)
+    env.reset()
+    order = [env._emulators.index(env._players[0])]
+    while len(order) < 7:
+        if env.step(np.array([NOOP])).is_game_end[0]:
+            order.append(env._emulators.index(env._players[0]))
+    assert order == [0, 1, 2, 0, 1, 2, 0]
+    env.close()
+
+
+def test_a_game_that_is_over_at_its_cap_is_no_time_limit():
+    env = make("PongNoFrameskip-v4", max_num_frames_per_episode=200)
+    env.reset()
+    player = env._players[0]
+
+    class Told:
+        send, start, first, picture = player.send, player.start, player.first, None
+
+        def receive(self):
+            return player.receive()._replace(is_over=True, num_frames=200)
+
+    env._players[0] = Told()
+    row = Row(env.step(np.zeros(1, int)))
+    assert (row.is_terminated, row.is_truncated, row.is_game_end) == (True, False, True)
+    env.close()
+
+
 # Resume ---------------------------------------------------------------------------------------------------------------
 
 
@@ -411,6 +515,23 @@ def test_a_game_that_does_not_come_back_starts_afresh():
         make(num_envs=1).restore(stored)
     env.close()
     other.close()
+
+
+def test_a_trainer_counts_from_nothing_in_a_game_that_does_not_come_back():
+    own = {"num_envs": 2, "num_steps": 30, "conv_channels": (2, 2, 2), "conv_features": 4}
+    one, other = (set_up(Job("PongNoFrameskip-v4", "a2c", 10_000, settings=own)).trainer for _ in range(2))
+    one._update = one._compile()
+    for _ in range(2):
+        one.iterate(10_000)
+    assert (one.rollout.lengths > 30).all()
+    one.rollout.returns[:] = 5.0
+    stored = one.snapshot()
+    stored["environments"]["score"][1] += 1
+    assert other.restore(stored) == [1]
+    assert other.rollout.lengths.tolist() == [one.rollout.lengths[0], 0]
+    assert other.rollout.returns.tolist() == [5.0, 0.0]
+    one.env.close()
+    other.env.close()
 
 
 def test_resets_on_top_of_each_other():
@@ -524,6 +645,60 @@ def test_whole_games_for_evaluation():
     assert scores[0] == scores[1]
 
 
+def test_a_lost_life_goes_on_with_fire_inside_a_step_and_its_reward_counts(monkeypatch):
+    env = make_env("BreakoutNoFrameskip-v4", {})
+    env.reset(seed=0)
+    fire, fired = AtariGame._fire, []
+
+    def paid_fire(self):
+        fired.append(self._vector._lives[0])
+        step = fire(self)
+        return step._replace(reward=step.reward + 7)
+
+    monkeypatch.setattr(AtariGame, "_fire", paid_fire)
+    rewards = []
+    while not fired:
+        rewards.append(env.step(NOOP)[1])
+        assert not env._vector.is_waiting[0]
+    assert rewards[:-1] == [0.0] * (len(rewards) - 1)
+    assert rewards[-1] == 7
+    assert fired == [4]
+    env.close()
+
+
+def test_a_game_that_was_given_up_is_not_gone_on_with():
+    env = make_env("BreakoutNoFrameskip-v4", {})
+    env.reset(seed=0)
+    while env._vector._lives[0] == 5:
+        env.step(NOOP)
+    env.reset()
+    assert env._vector._lives[0] == 5
+    assert not env.reset()[0][..., 0].any()
+    env.close()
+
+
+def test_a_film_ends_with_the_last_picture_of_the_game(monkeypatch):
+    env = make_env("PongNoFrameskip-v4", {"max_num_frames_per_episode": 120}, render_mode="rgb_array")
+    receive, shown = emulator.Emulator.receive, []
+
+    def watched(self):
+        frame = receive(self)
+        shown.append(self.picture.copy())
+        return frame
+
+    monkeypatch.setattr(emulator.Emulator, "receive", watched)
+    env.reset(seed=0)
+    is_over = False
+    while not is_over:
+        np.testing.assert_array_equal(env.render(), shown[-1])
+        is_over = env.step(2)[3]
+    np.testing.assert_array_equal(env.render(), shown[-1])
+    last = env.render().copy()
+    env.reset()
+    assert (env.render() != last).any()
+    env.close()
+
+
 class Waits:
     """A policy that does nothing."""
 
@@ -585,6 +760,10 @@ BAD = {  # words -> what the line has to name
     ("PongNoFrameskip-v4", "--env-set", "full_action_space=5"): ("full_action_space", "5"),
     ("PongNoFrameskip-v4", "--env-set", "frameskip=0"): ("frameskip", "0", "at least 1"),
     ("PongNoFrameskip-v4", "--env-set", "noop_max=x"): ("noop_max", "'x'"),
+    ("PongNoFrameskip-v4", "--env-set", "noop_max=1e400"): ("noop_max", "at most 2147483646"),
+    ("PongNoFrameskip-v4", "--env-set", "noop_max=nan"): ("noop_max", "nan"),
+    ("PongNoFrameskip-v4", "--env-set", "noop_max=2147483647"): ("noop_max", "at most 2147483646"),
+    ("PongNoFrameskip-v4", "--env-set", "frameskip=1.5"): ("frameskip", "1.5"),
     ("PongNoFrameskip-v4", "--set", "reward_transform=clip"): ("reward_transform", "'clip'", "sign"),
 }
 

@@ -97,6 +97,17 @@ def test_images_become_channel_last_and_stay_uint8(shape):
     assert observation_spec(space).image_shapes == (expected.shape,)
 
 
+@pytest.mark.parametrize("shape", [(2, 40, 50, 3), (2, 3, 40, 50)])
+def test_stacks_of_pictures_with_channels_are_images_of_all_their_channels(shape):
+    raw = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
+    space = box(*shape, low=0, high=255, dtype=np.uint8)
+    (images,) = encode(space, raw, 255 - raw).images
+    assert observation_spec(space).image_shapes == ((40, 50, 6),)
+    pixel = raw[:, 7, 9] if shape[-1] == 3 else raw[:, :, 7, 9]
+    assert sorted(images[0, 7, 9].tolist()) == sorted(pixel.ravel().tolist())
+    np.testing.assert_array_equal(images[1], 255 - images[0])
+
+
 def test_small_pictures_are_vectors():
     # Three convolutions 8/4, 4/2, 3/1 need 36 pixels a side: 36 → 8 → 3 → 1.
     side = SMALLEST_IMAGE

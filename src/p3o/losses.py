@@ -31,7 +31,8 @@ def effective_sample_size(log_ratio: Array, weight: Array) -> Array:
     log_sum_of_squares = logsumexp(2.0 * log_ratio, b=weight)
     number = jnp.sum(weight)
     # without a row that counts there is nothing to correct: 1 instead of 0/0
-    return jnp.where(number > 0, jnp.exp(2.0 * log_sum - log_sum_of_squares) / jnp.maximum(number, 1.0), 1.0)
+    ess = jnp.exp(2.0 * log_sum - log_sum_of_squares) / jnp.maximum(number, 1.0)
+    return jnp.where(number > 0, jnp.minimum(ess, 1.0), 1.0)  # rounding may pass 1, and λ would be below 0
 
 
 def policy_gradient_loss(policy: Distribution, action: Array, advantage: Array, weight: Array) -> Array:

@@ -1,5 +1,6 @@
 """Gymnasium spaces as the learner sees them: what an observation becomes, what an action is made from."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -101,15 +102,16 @@ class ActionSpec(NamedTuple):
 def _height_width_channels(leaf: Leaf) -> tuple[int, int, int]:
     if len(leaf.shape) == 2:
         return (leaf.shape[0], leaf.shape[1], 1)
-    a, b, c = leaf.shape
-    return (b, c, a) if leaf.is_channel_first else (a, b, c)
+    *stack, a, b, c = leaf.shape
+    height, width, channels = (b, c, a) if leaf.is_channel_first else (a, b, c)
+    return (height, width, channels * math.prod(stack))
 
 
 def _box_leaf(space: spaces.Box, path: tuple[str | int, ...]) -> Leaf:
     shape = space.shape
-    if space.dtype == np.uint8 and len(shape) in (2, 3):
-        channel_first = len(shape) == 3 and shape[0] < shape[2]
-        sides = shape if len(shape) == 2 else (shape[1:] if channel_first else shape[:2])
+    if space.dtype == np.uint8 and len(shape) in (2, 3, 4):  # four axes: a stack of pictures that have channels
+        channel_first = len(shape) > 2 and shape[-3] < shape[-1]
+        sides = shape[-2:] if len(shape) == 2 or channel_first else shape[-3:-1]
         if min(sides) >= SMALLEST_IMAGE:
             return Leaf(path, "image", 0, shape, is_channel_first=channel_first)
     return Leaf(path, "box", int(np.prod(shape)), shape)
@@ -233,6 +235,8 @@ class Encoder:
             if leaf.kind == "image":
                 array = np.asarray(value)
                 if leaf.is_channel_first:
+                    array = np.moveaxis(array, -3, -1)
+                if array.ndim == 4:
                     array = np.moveaxis(array, 0, -1)
                 into.images[image][row] = array.reshape(into.images[image].shape[1:])
                 image += 1

@@ -18,7 +18,6 @@ from p3o.envs.emulator import SIDE, Emulator, Record
 from p3o.types import Observation, Step
 
 STACK = 4  # frames of an observation, newest last
-FIRE = 1  # the action, in games that have it
 ENVS_PER_SPARE = 4
 FRAMES_PER_SECOND = 60
 
@@ -49,9 +48,12 @@ class AtariVectorEnv:
         self.game, self.num_envs = game, num_envs
         self.parts = halves(num_envs)
         self.observation_space, self.action_space = spaces(game)
-        self._has_fire = action_names(game.rom, game.full_action_space)[FIRE] == "FIRE"
+        names = action_names(game.rom, game.full_action_space)
+        self._has_fire = "FIRE" in names
+        self._fire = names.index("FIRE") if self._has_fire else 0
         self._num_spares = -(-num_envs // ENVS_PER_SPARE) if num_spares is None else num_spares
         self._is_filmed = is_filmed
+        self.last_picture: np.ndarray | None = None  # of the first environment's last game, where it is filmed
         self._seeds = seeds
         self._num_lots = 0  # of emulators: each has seeds of its own
         self._emulators: list[Emulator] = []
@@ -130,7 +132,7 @@ class AtariVectorEnv:
         """Begin a step of some environments."""
         self._is_under_way[rows] = True
         is_waiting = self.is_waiting[rows]
-        sent = np.where(is_waiting, FIRE, action) if np.count_nonzero(is_waiting) else action
+        sent = np.where(is_waiting, self._fire, action) if np.count_nonzero(is_waiting) else action
         for player, one in zip(self._players[rows], sent.tolist(), strict=True):
             player.send(one)
 
@@ -172,6 +174,8 @@ class AtariVectorEnv:
             self._copy_stack(index, self._final.images[0])
         for index in (np.flatnonzero(is_game_end) + rows.start).tolist():
             player = self._players[index]
+            if index == 0:
+                self.last_picture = player.picture
             player.start()
             spares = self._spares[index // self.parts[0].stop]
             spares.append(player)
@@ -295,7 +299,9 @@ class AtariGame(gym.Env):
         return self._vector.current().images[0][0].copy()
 
     def render(self) -> np.ndarray | None:
-        return None if self._vector is None else self._vector.picture
+        if self._vector is None:
+            return None
+        return self._vector.last_picture if self._is_over else self._vector.picture
 
     def close(self) -> None:
         if self._vector is not None:

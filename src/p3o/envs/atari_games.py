@@ -14,6 +14,7 @@ from p3o.errors import UserError, nearest
 
 FRAME_SKIP = 4
 NOOP_MAX = 30
+MOST = 2**31 - 2  # of any whole number: the emulator is told one more no-op, in 32 bits
 # What Gym had in 2019, when the paper's runs were made; ale-py registers 108,000 for these ids too.
 NO_FRAMESKIP_CAPS = {"space_invaders": 300_000}
 NO_FRAMESKIP_CAP = 400_000
@@ -108,21 +109,42 @@ def _checked(env_id: str, key: str, value: Any) -> Any:
             raise UserError(f"{where}: {value!r} is not a number of at least 0 and below 1")
         return float(value)
     least = 0 if key == "noop_max" else 1
-    if not is_number or value != int(value) or not least <= value < 2**31:
-        raise UserError(f"{where}: {value!r} is not a whole number of at least {least}")
+    if not is_number or not least <= value <= MOST or value != int(value):  # NaN is not in the range either
+        raise UserError(f"{where}: {value!r} is not a whole number of at least {least} and at most {MOST}")
     return int(value)
 
 
-@cache
 def action_names(rom: str, is_full: bool) -> tuple[str, ...]:
     """What each action of a game does: NOOP, FIRE, ..."""
+    return _cartridge(rom).all_actions if is_full else _cartridge(rom).actions
+
+
+def frames_of_a_start(rom: str) -> int:
+    """Frames that a game has behind it before the first no-op: the emulator presses a few buttons to start some."""
+    return _cartridge(rom).start_frames
+
+
+class _Cartridge(NamedTuple):
+    """What the emulator knows of a game."""
+
+    actions: tuple[str, ...]
+    all_actions: tuple[str, ...]
+    start_frames: int  # without sticky actions, which make DoubleDunk's start longer by chance
+
+
+@cache
+def _cartridge(rom: str) -> _Cartridge:
     import ale_py
 
     with quietly():
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         ale = ale_py.ALEInterface()
+        ale.setFloat("repeat_action_probability", 0.0)
         ale.loadROM(ale_py.roms.get_rom_path(rom))
-        return tuple(action.name for action in (ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()))
+        ale.reset_game()
+        sets = (ale.getMinimalActionSet(), ale.getLegalActionSet())
+        actions, all_actions = (tuple(action.name for action in one) for one in sets)
+        return _Cartridge(actions, all_actions, int(ale.getEpisodeFrameNumber()))
 
 
 def spellings(name: str) -> list[str]:

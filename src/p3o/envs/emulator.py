@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p3o.envs.atari_games import Game
+from p3o.envs.atari_games import Game, frames_of_a_start
 from p3o.envs.quiet import quietly
 
 SIDE = 84
@@ -45,6 +45,7 @@ class Emulator:
         self._game, self._seeds, self._executor = game, seeds, executor
         self._ale = _make(game, is_colour=False)
         self._camera = _make(game, is_colour=True) if is_filmed else None
+        self._start_frames = frames_of_a_start(game.rom)
         self.picture: np.ndarray | None = None  # [210, 160, 3], where it is filmed
         self._seed_number = -1
         self._log = bytearray()
@@ -113,9 +114,10 @@ class Emulator:
         observation, info = self._ale.reset([0], [seed])
         if self._camera is not None:
             self.picture = self._camera.reset([0], [seed])[0][0, 0]
-        if self._game.noop_max and not info["episode_frame_number"][0]:
+        num_frames = int(info["episode_frame_number"][0])
+        if self._game.noop_max and num_frames == self._start_frames:
             return self._reset(-1)
-        return Frame(observation[0, 0], 0.0, False, int(info["lives"][0]), int(info["episode_frame_number"][0]))
+        return Frame(observation[0, 0], 0.0, False, int(info["lives"][0]), num_frames)
 
     def _seed(self, number: int) -> int:
         sequence = np.random.SeedSequence(self._seeds.entropy, spawn_key=(*self._seeds.spawn_key, number))
