@@ -364,13 +364,18 @@ def test_frameskip(frameskip):
 
 
 def test_the_full_set_of_actions_can_be_played():
-    env = make("PongNoFrameskip-v4", full_action_space=True)
-    env.reset()
-    assert env.action_space.n == 18
-    env.step(np.array([NOOP]))  # FIRE
-    rows = [env.step(np.array([action])) for action in range(18)]
-    assert len(rows) == 18
-    env.close()
+    envs = [make("PongNoFrameskip-v4", full_action_space=is_full) for is_full in (True, False)]
+    full, minimal = envs
+    assert [env.action_space.n for env in envs] == [18, 6]
+    names = [atari_games.action_names("pong", is_full) for is_full in (True, False)]
+    for env in envs:
+        env.reset()
+    for name in ["NOOP", *["RIGHT"] * 12, *["LEFT"] * 12]:
+        for env, actions in zip(envs, names, strict=True):
+            env.step(np.array([actions.index(name)]))
+        np.testing.assert_array_equal(full.current().images[0], minimal.current().images[0])
+    for env in envs:
+        env.close()
 
 
 @pytest.mark.parametrize("name", ["Pong", "NameThisGame"])
