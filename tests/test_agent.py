@@ -18,7 +18,7 @@ from killing import differences
 from p3o import A2C, ACER, P3O
 from p3o.agent import split_batch
 from p3o.envs import known
-from p3o.errors import UserError
+from p3o.errors import RunStopped, UserError
 
 VECTOR = spaces.Box(-1, 1, (3,))
 SMALL_IMAGES = {"num_envs": 2, "num_steps": 4, "conv_channels": "2,2,2", "conv_features": 4, "replay_size": 16}
@@ -616,6 +616,18 @@ def test_an_error_of_the_environment_says_what_is_left(here):
     with pytest.raises(RuntimeError, match="fell apart") as caught:
         A2C(Raising, num_envs=1, num_steps=16, hidden_sizes=(4,)).learn(400, run_dir="run")
     assert caught.value.__notes__ == ["p3o: step 32 was the last whole one; there was no checkpoint yet"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
+def test_too_little_memory_is_one_line(error):
+    class Large(Interrupting):
+        def step(self, action):
+            raise error
+
+    with pytest.raises(RunStopped) as caught:
+        A2C(Large, num_envs=1, num_steps=16, hidden_sizes=(4,)).learn(400)
+    what = "out of memory; less is needed with smaller num_envs, num_steps; no run folder, so no checkpoint"
+    assert str(caught.value) == what
 
 
 def test_learning_in_small_pieces_learns_in_each():

@@ -344,6 +344,17 @@ def test_repeated_set_options_all_count():
     assert gathered == ["train", "E", "--seed", "4", "-h", "--set", "a=1", "b=2", "c=3", "d=5", "--env-set", "x=1"]
     parsed = cli.parse(["train", "--set", "a=1", "E", "--set", "b=x=y"])
     assert (parsed.env, parsed.set) == ("E", ["a=1", "b=x=y"])
+    parsed = cli.parse(["train", "--set", "a=1", "--seed", "3", "--", "E"])
+    assert (parsed.env, parsed.set, parsed.seed) == ("E", ["a=1"], "3")
+
+
+def test_too_little_memory_before_a_run_is_one_line(monkeypatch):
+    def too_large(*_):
+        raise MemoryError("Unable to allocate 9 TB")
+
+    monkeypatch.setattr(cli, "parse", too_large)
+    result = call("train", "CartPole-v1")
+    assert (result.code, result.err) == (1, "p3o: out of memory: Unable to allocate 9 TB\n")
 
 
 @pytest.mark.parametrize(

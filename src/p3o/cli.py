@@ -50,7 +50,8 @@ def gather_words(arguments: list[str]) -> list[str]:
     rest: list[str] = []
     gathered: dict[str, list[str]] = {}
     flag = None
-    for word in arguments:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for word in arguments[:end]:
         name, equals, value = word.partition("=")
         if name in WORD_FLAGS + LIST_FLAGS:
             flag = name
@@ -64,7 +65,7 @@ def gather_words(arguments: list[str]) -> list[str]:
         if not words:
             raise UserError(f"{name}: {'a name' if name in LIST_FLAGS else 'key=value'} is missing")
         rest += [name, *words]
-    return rest
+    return rest + arguments[end:]
 
 
 def _is_required(field: Any) -> bool:
@@ -105,6 +106,9 @@ def main() -> NoReturn:
         code = 2
     except RunStopped as error:
         print(f"p3o: {error}", file=sys.stderr)
+        code = 1
+    except MemoryError as error:  # a run under way says it itself
+        print(f"p3o: out of memory{f': {error}' * bool(str(error))}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt as stop:
         goes_on = sys.argv[1:2] in (["train"], ["resume"], ["sweep"], ["reproduce"])

@@ -12,6 +12,11 @@ class RunStopped(Exception):
     """A run that cannot go on by itself (a non-finite number, say); the message names the last good checkpoint."""
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the machine, or the device that XLA computes on, had too little memory."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """A hint for a misspelt name: ` (did you mean X?)`, or nothing when no known name is close."""
     by_lower = {k.lower(): k for k in known}

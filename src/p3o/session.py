@@ -15,7 +15,7 @@ import numpy as np
 from p3o import checkpoint, speeds
 from p3o import model as models
 from p3o.display import Display, Header
-from p3o.errors import RunStopped, UserError
+from p3o.errors import RunStopped, UserError, is_out_of_memory
 from p3o.evaluate import evaluate
 from p3o.folder import fixed_part, open_folder
 from p3o.jobs import Setup, env_name, maker
@@ -27,6 +27,7 @@ from p3o.saving import Checkpoints
 from p3o.signals import Stop
 from p3o.train import Iteration
 
+MEMORY = ("num_envs", "num_steps", "replay_size")  # settings that decide how much of it a run needs
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
 
 
@@ -249,6 +250,9 @@ class Session:
         except Exception as error:  # the environment's own, most likely: its traceback is the user's to read
             with contextlib.suppress(RunStopped):
                 self.wait_for_save()
+            if is_out_of_memory(error):
+                sizes = ", ".join(name for name in MEMORY if hasattr(self.setup.config, name))
+                raise RunStopped(f"out of memory; less is needed with smaller {sizes}; {self._last_good()}") from error
             error.add_note(f"p3o: step {self.trainer.step:,} was the last whole one; {self._last_good()}")
             raise
         finally:
