@@ -9,6 +9,7 @@ from p3o import algorithms
 from p3o.algorithms import Specs
 from p3o.config import make_config
 from p3o.placement import jit_update
+from p3o.rollout import Actor
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
 from p3o.types import Observation, Step
@@ -99,20 +100,25 @@ def specs_of(frame_stack: int = STACK) -> Specs:
     return Specs(spec, action_spec(env.action_space))
 
 
-def make_trainer(algo: str, frame_stack: int = STACK, seed: int = 0, ends: float = 0.25, **settings: Any) -> Trainer:
-    """A trainer on frames kept once, or (`frame_stack` 0) on whole stacks acted on in the plain way.
+def make_trainer(
+    algo: str, frame_stack: int = STACK, seed: int = 0, ends: float = 0.25, is_plain: bool = True, **settings: Any
+) -> Trainer:
+    """A trainer on frames kept once, or (`frame_stack` 0) on whole stacks, acted on in the plain way if `is_plain`.
 
     Its functions are compiled once for all tests.
     """
     entry = algorithms.find(algo)
     config = make_config(entry.config, SETTINGS, BY_ALGORITHM[algo], settings)
     trainer = Trainer(entry, config, StackEnv(config.num_envs, seed, ends), specs_of(frame_stack), seed)
-    what = (algo, frame_stack, config)
+    is_on_device = bool(frame_stack) or not is_plain
+    if not is_on_device:
+        trainer.actor = Actor(trainer.algorithm.policy, trainer.specs)
+    what = (algo, frame_stack, is_on_device, config)
     if what not in compiled:
         actor: Any = trainer.actor
         update = trainer._compile() if trainer.memory is None else jit_update(trainer.algorithm)
         compiled[what] = (update, [vars(actor).get(name) for name in PARTS])
     trainer._update = compiled[what][0]
-    if frame_stack:
+    if is_on_device:
         vars(trainer.actor).update(zip(PARTS, compiled[what][1], strict=True))
     return trainer

@@ -46,6 +46,24 @@ def run(trainer, iterations):
 def test_the_device_acts_and_learns_as_the_plain_way_does(algo, time_limit):
     """Whole stacks, stored whole and acted on by the host, are the naive version of everything here."""
     trainers = [stacks.make_trainer(algo, size, time_limit=time_limit) for size in (stacks.STACK, 0)]
+    check_same_runs(trainers)
+
+
+@pytest.mark.parametrize("algo", ["a2c", pytest.param("p3o", marks=pytest.mark.slow)])
+def test_images_that_are_no_stacks_stay_on_the_device_too(algo):
+    trainers = [stacks.make_trainer(algo, 0, is_plain=is_plain, time_limit="bootstrap") for is_plain in (False, True)]
+    check_same_runs(trainers)
+    ours, _ = trainers
+    assert ours.rollout.observation.images[0].shape == (3, stacks.SIDE, stacks.SIDE, stacks.STACK)
+    other = stacks.make_trainer(algo, 0, is_plain=False, seed=1, time_limit="bootstrap")
+    stored = ours.snapshot()
+    assert other.restore(stored, list(ours.replay_chunks(0)) if algo == "p3o" else ()) == []
+    assert run(other, 3)[0] == run(ours, 3)[0]
+    for a, b in zip(*(jax.tree.leaves(t.state) for t in (ours, other)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def check_same_runs(trainers):
     assert [type(t.actor) for t in trainers] == [DeviceActor, Actor]
     (ours, _), (theirs, _) = (run(t, 9) for t in trainers)
     assert ours == theirs

@@ -1,9 +1,11 @@
-"""Acting on the learner's device: stacks of frames are kept there, and only the newest frames cross the bus, once.
+"""Acting on the learner's device: images are kept there, and only the newest frames cross the bus, once.
 
 A step is one copy there (newest frames and starts of episodes, in one array), one compiled call (stack, network,
 sample) and one small copy back (actions). Frames, actions and behaviour stay on the device for the update to take.
 The call itself does both copies, from and to host memory that the device can reach: on an H200 that takes 0.25 ms for
 8 games where a NumPy array as argument takes 0.35 ms, and to ask for the actions afterwards 0.2 ms more.
+
+An image that is no stack of frames is a stack of one frame here, with its channels side by side: [E, H, W·C, 1].
 
 Environments may be in groups, so that some are emulated while the device acts for others. Threads may act for different
 groups at the same time.
@@ -65,8 +67,8 @@ def _push(carry: Carry, packed: Array) -> Carry:
 class Made(NamedTuple):
     """What lies on the device after a rollout, of all groups."""
 
-    stack: Array  # [E, H, W, S]
-    frames: Array  # [T + S, E, H, W]
+    stack: Array  # [E, H, W, S]; an image that is no stack: [E, H, W, C]
+    frames: Array  # [T + S, E, H, W]; [T + 1, E, H, W, C]
     action: Array  # [T, E, ...]
     behaviour: Any  # leaves [T, E, ...]
 
@@ -122,13 +124,15 @@ def _writable(array: Array) -> np.ndarray:
     return np.frombuffer(bytes_of, np.uint8).reshape(array.shape)
 
 
-def _make_calls(policy: Callable[[Params, Observation], Distribution], device: Any) -> Calls:
+def _make_calls(
+    policy: Callable[[Params, Observation], Distribution], shape: tuple[int, int, int], device: Any
+) -> Calls:
     """New ones each time: a program that always meets the same buffers can keep its launches recorded on a GPU."""
     places = (None, _memory(device, "pinned_host"))  # of the carry and of the actions
     own = _memory(device, "device") or device
 
     def decide(params: Params, carry: Carry) -> tuple[Carry, Array]:
-        acts = policy(params, Observation(None, (carry.stack,)))
+        acts = policy(params, Observation(None, (carry.stack.reshape(-1, *shape),)))
         action = acts.sample(jax.lax.dynamic_index_in_dim(carry.noise, carry.row, keepdims=False))
         behaviour = jax.tree.map(lambda b, leaf: _write(b, leaf, carry.row), carry.behaviour, acts)
         kept = _write(carry.action, action, carry.row)
@@ -171,17 +175,20 @@ class DeviceActor:
         self._no_finals = jax.device_put(example.final_observation, device)
         if num_groups > 1:
             example = example_trajectory(dataclasses.replace(config, num_envs=size), specs)
-        ((height, width, depth),) = specs.observation.image_shapes
+        (self._shape,) = specs.observation.image_shapes
+        self._is_stack = bool(specs.observation.frame_stack)
+        height, width, depth = self._shape if self._is_stack else (self._shape[0], self._shape[1] * self._shape[2], 1)
         noise = np.zeros((config.num_steps, size, *specs.action.shape), np.float32)
         stack = np.zeros((size, height, width, depth), np.uint8)
-        held = Carry(stack, example.observation.images[0], example.action, example.behaviour, noise, np.int32(0))
+        images = example.observation.images[0].reshape(-1, size, height, width)
+        held = Carry(stack, images, example.action, example.behaviour, noise, np.int32(0))
         self.device = device
         self._blank = held
         self._carries: list[Carry] = [jax.device_put(held, device) for _ in self.groups]
         self._landings = [Landing((size, height * width + 1), device) for _ in self.groups]
         self._made: Made | None = None
         self._params: Params = None
-        self._calls = [_make_calls(policy, device) for _ in self.groups]
+        self._calls = [_make_calls(policy, self._shape, device) for _ in self.groups]
         self._join: Any = jax.jit(_join)
 
     def compile(self, params: Params) -> None:
@@ -204,7 +211,7 @@ class DeviceActor:
         self._params = params
 
     def stand_at(self, stack: Array) -> None:
-        """Where a rollout starts: `stacks()` or others [E, H, W, S].
+        """Where a rollout starts: `stacks()` or others [E, H, W, S]; [E, H, W, C] of images that are no stacks.
 
         Ctrl-C may have lost a carry between the call that took it and the name of what came back.
         """
@@ -214,7 +221,8 @@ class DeviceActor:
         if self._made is None or stack is not self._made.stack:
             host = np.array(stack)
             for group, rows in enumerate(self.groups):
-                held = jax.device_put(host[rows], self.device)
+                shape = self._carries[group].stack.shape
+                held = jax.device_put(host[rows].reshape(shape), self.device)
                 self._carries[group] = self._carries[group]._replace(stack=held)
         self._made = None  # with one group its buffers are the carry's
 
@@ -239,14 +247,18 @@ class DeviceActor:
         self._carries[group] = self._calls[group].finish(self._carries[group], self._landings[group].put(packed))
 
     def stacks(self) -> Array:
-        """The stacks [E, H, W, S] that the environments stand at after a rollout."""
+        """What the environments stand at after a rollout, as `stand_at` takes it."""
         return self._all().stack
 
     def _all(self) -> Made:
         if self._made is None:
             carry = self._carries[0]
             is_one = len(self.groups) == 1
-            self._made = Made(*carry[:4]) if is_one else self._join(tuple(self._carries))
+            made = Made(*carry[:4]) if is_one else self._join(tuple(self._carries))
+            if not self._is_stack:
+                stack, images = made.stack.reshape(-1, *self._shape), made.frames
+                made = made._replace(stack=stack, frames=images.reshape(*images.shape[:2], *self._shape))
+            self._made = made
         return self._made
 
     def trajectory(self, host: Trajectory) -> Trajectory:

@@ -186,13 +186,14 @@ class Rollout:
         self.observation = Observation(vectors[-1].copy(), ())
 
     def _play_on_device(self, actor: DeviceActor, noise: np.ndarray, reward: np.ndarray) -> None:
-        """`_play` for stacks of frames: what is on the device stays there; flags and rewards while it acts.
+        """`_play` for one image: what is on the device stays there; flags and rewards while it acts.
 
         Each group of environments has a thread of its own, or they take turns: while the device acts for one, others
         are emulated. Nothing of one shows in another, so both ways give the same.
         """
         assert self.observation is not None
-        env: SplitEnv | _Whole = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env)
+        is_stack = bool(self.specs.observation.frame_stack)
+        env: SplitEnv | _Whole = self.env if isinstance(self.env, SplitEnv) else _Whole(self.env, is_stack)
         actor.stand_at(self.observation.images[0])
         plays = [self._play_group(actor, env, group, noise, reward) for group in range(len(actor.groups))]
         if self.has_threads and len(plays) > 1 and actor.groups == env.parts:
@@ -279,10 +280,10 @@ def _store(buffers: Observation, t: int, observation: Observation) -> None:
 
 
 class _Whole:
-    """Stacks of frames of an environment that steps all at once, as `_play_on_device` asks for them."""
+    """An environment that steps all at once, as `_play_on_device` asks for its images: of stacks the newest frames."""
 
-    def __init__(self, env: VectorEnv):
-        self._env = env
+    def __init__(self, env: VectorEnv, is_stack: bool):
+        self._env, self._is_stack = env, is_stack
         self.parts = [slice(0, env.num_envs)]
 
     def send(self, action: np.ndarray, rows: slice) -> None:
@@ -290,4 +291,6 @@ class _Whole:
 
     def receive(self, rows: slice) -> Step:
         raw = self._env.step(self._action)
-        return raw._replace(newest=pack(raw.observation.images[0][..., -1], raw.terminated | raw.truncated))
+        image = raw.observation.images[0]
+        newest = image[..., -1] if self._is_stack else image.reshape(*image.shape[:2], -1)
+        return raw._replace(newest=pack(newest, raw.terminated | raw.truncated))

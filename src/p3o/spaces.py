@@ -48,6 +48,11 @@ class ObservationSpec(NamedTuple):
         return "image" if self.image_shapes else "vector"
 
     @property
+    def is_one_image(self) -> bool:
+        """One image, a stack of frames or not, and nothing else."""
+        return len(self.leaves) == 1 and self.leaves[0].kind == "image"
+
+    @property
     def is_plain_vector(self) -> bool:
         """One box without a path: the raw observation is the vector, up to its shape."""
         return len(self.leaves) == 1 and self.leaves[0].kind == "box" and not self.leaves[0].path

@@ -79,7 +79,7 @@ class Trainer:
 
     def _make_actor(self) -> Actor | DeviceActor:
         algorithm, config, specs = self.algorithm, self.config, self.specs
-        if specs.observation.frame_stack:
+        if specs.observation.is_one_image:
             return DeviceActor(algorithm.policy, config, specs, self.device, num_groups(self.env, self.device))
         quick = algorithm.host_policy(config.num_envs) if algorithm.host_policy else None
         return Actor(algorithm.policy, specs, quick)
