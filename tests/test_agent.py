@@ -605,6 +605,16 @@ def test_a_number_that_replaces_the_plan_of_a_resumed_run_is_told(here, caplog):
     assert len(caplog.messages) == 1
 
 
+def test_the_speed_is_that_of_this_start_and_the_time_of_all(here):
+    seen = []
+    P3O("CartPole-v1", **TINY_SETTINGS).learn(400, run_dir="run", callback=lambda status: status.step < 200)
+    agent = P3O.resume("run")
+    agent._session.trainer.seconds += 1e6  # a slow machine, before
+    agent.learn(callback=seen.append)
+    assert all(status.seconds > 1e6 for status in seen)
+    assert all(status.steps_per_second > 1 for status in seen)
+
+
 class Raising(Interrupting):
     def step(self, action):
         if self.length == 40:

@@ -33,8 +33,8 @@ class Status(NamedTuple):
     episodes: int
     mean_return: float  # of the last 100 episodes; NaN before the first
     mean_length: float
-    steps_per_second: float
-    seconds: float  # elapsed
+    steps_per_second: float  # since this start or resume
+    seconds: float  # of training, over all of them
     curve: tuple[Array, Array]  # steps, mean of the last 100 returns there
     metrics: dict[str, float]  # in the order and by the names of updates.csv; NaN where nothing happened
 

@@ -46,6 +46,7 @@ class Session:
         self.schedule_start = 0 if config is None else int(config["schedule_start"])  # where schedules begin
         self.checkpoints = Checkpoints(setup.trainer)
         self._line_at = (0, 0, 0.0)  # iteration, step and seconds of the last line of updates.csv
+        self._began_at = (0, 0.0)  # step and seconds of the start or resume
         self._curve: tuple[list[int], list[float]] = ([], [])
         self._eval_env: gym.Env | None = None
 
@@ -196,7 +197,8 @@ class Session:
 
     def status(self, metrics: dict[str, float]) -> Status:
         trainer = self.trainer
-        speed = trainer.step / trainer.seconds if trainer.seconds else 0.0
+        step, seconds = self._began_at
+        speed = (trainer.step - step) / (trainer.seconds - seconds) if trainer.seconds > seconds else 0.0
         curve = (np.asarray(self._curve[0]), np.asarray(self._curve[1]))
         return Status(
             trainer.step,
@@ -217,6 +219,7 @@ class Session:
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every
+        self._began_at = (self.trainer.step, self.trainer.seconds)
         self.display.start(self.header())
         try:
             while self.trainer.step < self.steps and stop.received is None:
