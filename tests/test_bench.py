@@ -207,6 +207,8 @@ def test_advice_follows_the_shares():
     assert "a GPU gains little" in words(result(updating=0.6))
     large = result(updating=0.6)._replace(num_parameters=5_000_000)
     assert "a GPU may well" in words(large)
+    assert "updates dominate" not in words(result(updating=0.45))  # the simulator does, and a GPU would not help it
+    assert "runs at once" not in words(result()._replace(has_images=True), cores=8)
     assert "num_envs=16" in words(result(acting=0.2, normalising=0.2, copying=0.2))
     assert "checkpoint_every" in words(result(logging=0.2))
     assert "8 runs at once on 8 cores" in words(result(), cores=8)

@@ -20,9 +20,14 @@ def advice(picture: Picture, cores: int | None = None) -> list[str]:
     for reason in (_simulator_bound, _update_bound, _overhead_bound, _logging_bound):
         lines += reason(picture.results)
     cores = len(available_cores()) if cores is None else cores
-    if cores > 1:
+    if cores > 1 and not _has_images(picture):
         lines.append(f"a run uses one core: {cores} runs at once on {cores} cores with `p3o sweep`")
     return lines
+
+
+def _has_images(picture: Picture) -> bool:
+    """Convolutions take all the cores that there are."""
+    return any(r.has_images for r in picture.results)
 
 
 def _names(results: list[Result]) -> str:
@@ -34,8 +39,12 @@ def _percent(shares: list[float]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
+def _is_simulator_bound(result: Result) -> bool:
+    return result.shares["simulator"] >= 0.5
+
+
 def _simulator_bound(results: list[Result]) -> list[str]:
-    bound = [r for r in results if r.shares["simulator"] >= 0.5]
+    bound = [r for r in results if _is_simulator_bound(r)]
     if not bound:
         return []
     percent = _percent([r.shares["simulator"] for r in bound])
@@ -47,7 +56,8 @@ def _simulator_bound(results: list[Result]) -> list[str]:
 
 def _update_bound(results: list[Result]) -> list[str]:
     lines = []
-    bound = [r for r in results if r.shares["updating"] >= 0.4 and r.device == "cpu" and not r.device_reason]
+    on_cpu = [r for r in results if r.device == "cpu" and not r.device_reason]
+    bound = [r for r in on_cpu if r.shares["updating"] >= 0.4 and not _is_simulator_bound(r)]
     large = [r for r in bound if r.has_images or r.num_parameters >= LARGE_NETWORK]
     small = [r for r in bound if r not in large]
     if large:
@@ -140,7 +150,7 @@ def facts(picture: Picture) -> list[str]:
 
 def show(picture: Picture, console: Console) -> None:
     """A table on a terminal, else plain lines; then facts and advice."""
-    title = f"{picture.env}, preset {picture.preset}, one thread"
+    title = f"{picture.env}, preset {picture.preset}, {'all cores' if _has_images(picture) else 'one thread'}"
     # The file is asked, not rich, which also says yes to FORCE_COLOR in a log.
     if console.file.isatty() and not console.is_dumb_terminal:
         console.print(table(picture.results, title))
