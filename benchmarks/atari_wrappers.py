@@ -16,9 +16,10 @@ import cv2
 import numpy as np
 from common import markdown_table
 
-from p3o.envs.atari import FIRE, AtariVectorEnv
+from p3o.envs.atari import AtariVectorEnv
 from p3o.envs.atari_games import Game, action_names, find_game
 
+FIRE = 1  # of the three games
 Policy = Callable[[np.random.Generator, int], Iterator[int]]
 
 

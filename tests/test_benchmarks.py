@@ -4,6 +4,7 @@ import argparse
 import gzip
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -270,3 +271,15 @@ def test_the_speed_of_packed_runs_is_that_between_their_lines(tmp_path):
     assert packed.speed([(5.0, 10_000), (7.0, 20_000), (10.0, 35_000)]) == 5_000
     before, after = [100, 0, 100, 500, 0, 0, 0, 0], [400, 50, 150, 900, 100, 0, 0, 100]
     assert packed.shares(before, after) == {"idle": 0.5, "stolen": 0.1, "busy_seconds": 4.0}
+
+
+def test_every_benchmark_finds_what_it_imports_from_the_library():
+    """In a process of its own: some set up JAX. What others made is not needed for that."""
+    pytest.importorskip("ale_py", reason="atari: ale-py is not installed")
+    folder = Path(__file__).parents[1] / "benchmarks"
+    names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("torch_"))
+    assert len(names) > 15
+    words = f"import sys, types; sys.path.insert(0, {str(folder)!r}); sys.modules['cv2'] = types.ModuleType('cv2')"
+    command = [sys.executable, "-c", f"{words}; import {', '.join(names)}"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
@@ -27,6 +28,7 @@ from killing import command, episodes, events
 from p3o import cli, device, folder
 from p3o.commands import one_run
 from p3o.commands.options import parse_seed, parse_value
+from p3o.errors import is_out_of_memory
 
 
 class TextEnv(gym.Env):
@@ -347,14 +349,30 @@ def test_repeated_set_options_all_count():
     parsed = cli.parse(["train", "--set", "a=1", "--seed", "3", "--", "E"])
     assert (parsed.env, parsed.set, parsed.seed) == ("E", ["a=1"], "3")
 
+    assert "put it before" in complaint(call("train", "--", "E", "--set", "a=1"))
 
-def test_too_little_memory_before_a_run_is_one_line(monkeypatch):
-    def too_large(*_):
-        raise MemoryError("Unable to allocate 9 TB")
 
-    monkeypatch.setattr(cli, "parse", too_large)
-    result = call("train", "CartPole-v1")
-    assert (result.code, result.err) == (1, "p3o: out of memory: Unable to allocate 9 TB\n")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "p3o: out of memory\n"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 TB\nmore"),
+            "p3o: out of memory (RESOURCE_EXHAUSTED: 9 TB)\n",
+        ),
+    ],
+)
+def test_too_little_memory_before_a_run_is_one_line(error, line, monkeypatch, here):
+    def too_large(*_, **__):
+        raise error
+
+    monkeypatch.setattr("p3o.train.Rollout", too_large)
+    result = call("train", "CartPole-v1", "--out", "run")
+    assert (result.code, result.err) == (1, line)
+
+
+def test_what_else_is_exhausted_is_no_lack_of_memory():
+    assert not is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: a message is too long"))
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def _are_within(numbers: np.ndarray, space: gym.spaces.Discrete) -> bool:
 
 
 def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
-    """Single observations and whether they came as a batch, told by shape; images may have their channels moved."""
+    """Single observations and whether they came as a batch, told by shape; one image may have its channels moved."""
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         is_dict = isinstance(space, gym.spaces.Dict)
         members = space.spaces if is_dict else dict(enumerate(space.spaces))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import tyro
 
 from p3o.commands import COMMANDS, Command, Commands
-from p3o.errors import RunStopped, UserError, nearest
+from p3o.errors import RunStopped, UserError, is_out_of_memory, nearest, out_of_memory
 from p3o.signals import exit_code, interrupt_at_once
 
 WORD_FLAGS = ("--set", "--env-set")  # take key=value words, and may be given more than once
@@ -85,6 +85,8 @@ def _first_complaint(text: str, arguments: list[str]) -> str:
         fields = dataclasses.fields(COMMANDS[arguments[0]])
         options = [f.name.replace("_", "-") for f in fields if not _is_required(f)]
         word = unknown[1]
+        if "--" in arguments and word.lstrip("-") in options:
+            return f"{word} is behind --, where options are none; put it before"
         hint = nearest(word.lstrip("-"), options, "--") if word.startswith("-") else ""
         return f"{arguments[0]} does not know {word!r}{hint}; `p3o {arguments[0]} --help` shows what it takes"
     missing = re.match(r"Missing from p3o \w+: (\S+)", said)
@@ -107,9 +109,6 @@ def main() -> NoReturn:
     except RunStopped as error:
         print(f"p3o: {error}", file=sys.stderr)
         code = 1
-    except MemoryError as error:  # a run under way says it itself
-        print(f"p3o: out of memory{f': {error}' * bool(str(error))}", file=sys.stderr)
-        code = 1
     except KeyboardInterrupt as stop:
         goes_on = sys.argv[1:2] in (["train"], ["resume"], ["sweep"], ["reproduce"])
         print("p3o: stopped at once" + "; what a run folder holds goes on with `p3o resume`" * goes_on, file=sys.stderr)
@@ -122,6 +121,11 @@ def main() -> NoReturn:
             raise
         print(f"p3o: {error.filename}: {error.strerror}", file=sys.stderr)
         code = 2
+    except Exception as error:
+        if not is_out_of_memory(error):  # a run under way says it itself
+            raise
+        print(f"p3o: {out_of_memory(error)}", file=sys.stderr)
+        code = 1
     sys.exit(code)
 
 

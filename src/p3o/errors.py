@@ -14,7 +14,17 @@ class RunStopped(Exception):
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the machine, or the device that XLA computes on, had too little memory."""
-    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+    is_xla = type(error).__name__ in (
+        "JaxRuntimeError",
+        "XlaRuntimeError",
+    )  # by name: to import JAX takes a second
+    return isinstance(error, MemoryError) or (is_xla and "RESOURCE_EXHAUSTED" in str(error))
+
+
+def out_of_memory(error: Exception) -> str:
+    """The line about it: what was asked for, where that is known."""
+    said = str(error).strip().split("\n")[0]
+    return f"out of memory ({said})" if said else "out of memory"
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from p3o import checkpoint, speeds
 from p3o import model as models
 from p3o.display import Display, Header
-from p3o.errors import RunStopped, UserError, is_out_of_memory
+from p3o.errors import RunStopped, UserError, is_out_of_memory, out_of_memory
 from p3o.evaluate import evaluate
 from p3o.folder import fixed_part, open_folder
 from p3o.jobs import Setup, env_name, maker
@@ -255,7 +255,8 @@ class Session:
                 self.wait_for_save()
             if is_out_of_memory(error):
                 sizes = ", ".join(name for name in MEMORY if hasattr(self.setup.config, name))
-                raise RunStopped(f"out of memory; less is needed with smaller {sizes}; {self._last_good()}") from error
+                what = f"{out_of_memory(error)}; less is needed with smaller {sizes}"
+                raise RunStopped(f"{what}; {self._last_good()}") from error
             error.add_note(f"p3o: step {self.trainer.step:,} was the last whole one; {self._last_good()}")
             raise
         finally:
@@ -274,7 +275,7 @@ class Session:
 
     def _tell_cost(self) -> None:
         if self.setup.specs.observation.kind == "image" or self.trainer.is_replay_apart:
-            self.display.message(self.checkpoints.saver.cost.line(self.trainer.seconds))
+            self.display.message(self.checkpoints.saver.cost.line(self.trainer.seconds - self._began_at[1]))
 
     def _record(self, result: Iteration) -> None:
         trainer = self.trainer
