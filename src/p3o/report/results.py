@@ -99,10 +99,14 @@ class Results:
             early = [Checkpoint(f"{part:.0%}".replace("%", " %"), round(part * end)) for part in ATARI_CHECKPOINTS]
         return [*early, Checkpoint("the end", end)]
 
+    def can_be_compared(self, task: str, scores: dict[Group, Array]) -> bool:
+        """Two groups at least, and a score of each that was run: one still on its way may yet be the highest."""
+        return len(scores) == len(self.study.groups_of(task)) > 1
+
     @cached_property
     def wins(self) -> WinEstimate | None:
-        """Who has the highest mean on how many tasks, of the tasks on which at least two groups have a score."""
-        rows = {task: named(row, self.labels) for task, row in self.final.items() if len(row) > 1}
+        """Who has the highest mean on how many tasks, of those that can be compared."""
+        rows = {task: named(row, self.labels) for task, row in self.final.items() if self.can_be_compared(task, row)}
         return statistics.win_estimate(rows) if rows else None
 
     @cached_property

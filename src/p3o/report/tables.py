@@ -51,7 +51,7 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     for task, scores in every.items():
         best = max((float(values.mean()) for values in scores.values()), default=math.nan)
         for group, values in scores.items():
-            cells[task, group] = _score_cell(values, best, len(scores) > 1, len(counts) > 1)
+            cells[task, group] = _score_cell(values, best, results.can_be_compared(task, scores), len(counts) > 1)
     labels = [results.labels[group] for group in groups]
     if len(groups) > max(MAX_ACROSS, len(every)):  # many variants of few tasks would be a table too wide to read
         head = ["algorithm", *(f"{task}, {short_count(step)}" for task, step in steps.items())]
@@ -66,7 +66,8 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     over = _count(counts.pop(), "seed") if len(counts) == 1 else "seeds"
     note = (
         f"Mean over {over} of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
-        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of an environment is bold."
+        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of an environment is bold "
+        "where all that were run there have one."
     )
     short = sum(
         window_at(run, step) < SCORE_WINDOW
@@ -102,7 +103,7 @@ def win_table(results: Results) -> Table:
             rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, lambda v: f"{v:.2f}")])
     ties = f" Shared, and counted for nobody: {', '.join(wins.ties)}." if wins and wins.ties else ""
     note = (
-        "A win is the highest mean alone, of the environments on which at least two algorithms have a score. The "
+        "A win is the highest mean alone, on environments where all algorithms that were run have a score. The "
         f"interval and P(win), its mean over environments, come of resampling the seeds 10,000 times.{ties}"
     )
     head = ["algorithm", "won", "95 % interval", "environments", "P(win)"]

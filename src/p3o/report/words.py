@@ -115,14 +115,16 @@ def _range(estimate: Estimate, seeds: int) -> str:
 
 
 def _winner_of_one(results: Results) -> str:
-    task, row = next((task, row) for task, row in results.final.items() if len(row) > 1)
+    assert results.wins is not None
+    task = next(iter(results.wins.p_win))
+    row = results.final[task]
     ranked = sorted(row, key=lambda group: -float(row[group].mean()))
     values = ", ".join(f"{results.labels[g]} {format_return(float(row[g].mean()))}" for g in ranked)
     wins = results.wins
-    if wins and wins.ties:
+    if wins.ties:
         return f"On {task} the highest score is shared: {values}."
     best = results.labels[ranked[0]]
-    sure = f"; it stays highest in {percent(wins.p_win[task][best])} of resampled sets of seeds" if wins else ""
+    sure = f"; it stays highest in {percent(wins.p_win[task][best])} of resampled sets of seeds"
     return f"{best} has the highest score on {task}{sure}. Scores: {values}."
 
 
