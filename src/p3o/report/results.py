@@ -100,8 +100,13 @@ class Results:
         return [*early, Checkpoint("the end", end)]
 
     def can_be_compared(self, task: str, scores: dict[Group, Array]) -> bool:
-        """Two groups at least, and a score of each that was run: one still on its way may yet be the highest."""
-        return len(scores) == len(self.study.groups_of(task)) > 1
+        """Two groups at least, and no run on its way to this step that is already higher than all of them."""
+        if len(scores) < 2:
+            return False
+        best = max(float(values.mean()) for values in scores.values())
+        waiting = [group for group in self.study.groups_of(task) if group not in scores]
+        so_far = [score(run, run.last_step) for group in waiting for run in self.study.cells[task, group]]
+        return not any(value >= best for value in so_far)  # NaN is not
 
     @cached_property
     def wins(self) -> WinEstimate | None:

@@ -66,8 +66,8 @@ def _score_table(results: Results, name: str, steps: dict[str, int]) -> Table:
     over = _count(counts.pop(), "seed") if len(counts) == 1 else "seeds"
     note = (
         f"Mean over {over} of the mean return of the last 100 episodes; below it the 95 % bootstrap interval over "
-        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of an environment is bold "
-        "where all that were run there have one."
+        f"seeds, or the range where there are fewer than {MIN_SEEDS}. The highest mean of an environment is bold, "
+        "unless a run that has not come so far is higher already."
     )
     short = sum(
         window_at(run, step) < SCORE_WINDOW
@@ -103,8 +103,9 @@ def win_table(results: Results) -> Table:
             rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, lambda v: f"{v:.2f}")])
     ties = f" Shared, and counted for nobody: {', '.join(wins.ties)}." if wins and wins.ties else ""
     note = (
-        "A win is the highest mean alone, on environments where all algorithms that were run have a score. The "
-        f"interval and P(win), its mean over environments, come of resampling the seeds 10,000 times.{ties}"
+        "A win is the highest mean alone, of the environments on which at least two algorithms have a score and no "
+        "run that has not come so far is higher already. The interval and P(win), its mean over environments, come of "
+        f"resampling the seeds 10,000 times.{ties}"
     )
     head = ["algorithm", "won", "95 % interval", "environments", "P(win)"]
     return Table("wins", "Environments won", note, head, rows)
