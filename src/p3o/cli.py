@@ -86,7 +86,7 @@ def _first_complaint(text: str, arguments: list[str]) -> str:
         options = [f.name.replace("_", "-") for f in fields if not _is_required(f)]
         word = unknown[1]
         if "--" in arguments and word.lstrip("-") in options:
-            return f"{word} is behind --, where options are none; put it before"
+            return f"{word} stands after --, where nothing is an option; put it before"
         hint = nearest(word.lstrip("-"), options, "--") if word.startswith("-") else ""
         return f"{arguments[0]} does not know {word!r}{hint}; `p3o {arguments[0]} --help` shows what it takes"
     missing = re.match(r"Missing from p3o \w+: (\S+)", said)

@@ -1,7 +1,9 @@
-"""The one exception that means "the user can fix this": one line, exit code 2."""
+"""Errors that end in one line: what the user can fix (exit code 2), and what stops a run (1)."""
 
 import difflib
 from collections.abc import Iterable
+
+XLA_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # by name: to import JAX takes a second
 
 
 class UserError(Exception):
@@ -14,10 +16,7 @@ class RunStopped(Exception):
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the machine, or the device that XLA computes on, had too little memory."""
-    is_xla = type(error).__name__ in (
-        "JaxRuntimeError",
-        "XlaRuntimeError",
-    )  # by name: to import JAX takes a second
+    is_xla = type(error).__name__ in XLA_ERRORS
     return isinstance(error, MemoryError) or (is_xla and "RESOURCE_EXHAUSTED" in str(error))
 
 

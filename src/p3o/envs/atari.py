@@ -50,7 +50,7 @@ class AtariVectorEnv:
         self.observation_space, self.action_space = spaces(game)
         names = action_names(game.rom, game.full_action_space)
         self._has_fire = "FIRE" in names
-        self._fire = names.index("FIRE") if self._has_fire else 0
+        self._fire_action = names.index("FIRE") if self._has_fire else 0
         self._num_spares = -(-num_envs // ENVS_PER_SPARE) if num_spares is None else num_spares
         self._is_filmed = is_filmed
         self.last_picture: np.ndarray | None = None  # of the first environment's last game, where it is filmed
@@ -132,7 +132,7 @@ class AtariVectorEnv:
         """Begin a step of some environments."""
         self._is_under_way[rows] = True
         is_waiting = self.is_waiting[rows]
-        sent = np.where(is_waiting, self._fire, action) if np.count_nonzero(is_waiting) else action
+        sent = np.where(is_waiting, self._fire_action, action) if np.count_nonzero(is_waiting) else action
         for player, one in zip(self._players[rows], sent.tolist(), strict=True):
             player.send(one)
 

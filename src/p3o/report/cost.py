@@ -33,7 +33,8 @@ def cost_table(results: Results) -> Table:
             )
     note = (
         "Steps per second: steps over seconds of training of a whole run, the median over runs. Training time, of all "
-        "runs together, leaves out start-up and compilation; on a CPU a run keeps one core busy."
+        "runs together, leaves out start-up and compilation; on a CPU a run on vectors keeps one "
+        "core busy, one on images all of them."
     )
     head = ["environment", "algorithm", "runs", "steps", "steps/s", "training time", "training seconds"]
     return Table("cost", "Speed and cost", note, head, rows)

@@ -115,12 +115,12 @@ def _range(estimate: Estimate, seeds: int) -> str:
 
 
 def _winner_of_one(results: Results) -> str:
-    assert results.wins is not None
-    task = next(iter(results.wins.p_win))
+    wins = results.wins
+    assert wins is not None
+    task = next(iter(wins.p_win))
     row = results.final[task]
     ranked = sorted(row, key=lambda group: -float(row[group].mean()))
     values = ", ".join(f"{results.labels[g]} {format_return(float(row[g].mean()))}" for g in ranked)
-    wins = results.wins
     if wins.ties:
         return f"On {task} the highest score is shared: {values}."
     best = results.labels[ranked[0]]
