@@ -1,4 +1,4 @@
-"""The learning claims of the README: which runs, their raw episodes in results/learning, and the table made from them.
+"""The learning claims of docs/learning.md: which runs, their raw episodes in results/learning, and the table of them.
 
 python benchmarks/learning.py jobs OUT              # the commands, one a line
 python benchmarks/learning.py pack OUT results/learning   # config.json and episodes.csv.gz of each finished run

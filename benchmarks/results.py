@@ -6,6 +6,7 @@ python benchmarks/results.py summary results/mujoco --at 1e6 2e6 3e6     # resul
 python benchmarks/results.py inside RUNS results/mujoco --at 3e5 1e6   # inside.csv: ESS, KL, gradients around each step
 python benchmarks/results.py table results/mujoco          # P3O and PPO `default` beside the paper, from summary.csv
 python benchmarks/results.py games results/atari           # every group at every checkpoint beside the paper
+python benchmarks/results.py ends results/atari --columns p3o acer ppo:lr-baselines a2c     # the furthest run of each
 python benchmarks/results.py ess results/atari             # P3O's ESS over the tenths of the learning rate's schedule
 python benchmarks/results.py groups results/mujoco --preset paper --envs HalfCheetah-v4 Hopper-v4 --at 3e6   # at one
 """
@@ -222,6 +223,21 @@ def _ends(results: Path) -> dict[tuple[str, ...], tuple[int, float]]:
     return furthest
 
 
+def ends(results: Path, preset: str, columns: list[str]) -> list[str]:
+    """Each game in a row: how far the longest run of each algorithm came and what it had there, beside the paper."""
+    found = {key: end for key, end in _ends(results).items() if key[2] == preset}
+    names = [tuple(column.partition(":")[::2]) for column in columns] or sorted({(key[1], key[3]) for key in found})
+    lines = []
+    for env in sorted({key[0] for key in found}):
+        cells = []
+        for algo, variant in names:
+            end, paper = found.get((env, algo, preset, variant)), paper_score(env, algo)
+            ours = "–" if end is None else f"{_short(end[1])} at {end[0] / 1e6:.2f}M"
+            cells.append(ours + ("" if paper is None else f" · {_short(paper)}"))
+        lines.append([env, *cells])
+    return markdown_table(["game", *(f"{algo}{', ' + variant if variant else ''}" for algo, variant in names)], lines)
+
+
 def ess(results: Path) -> list[str]:
     """P3O's mean ESS in each tenth of a run's schedule, of the run of each game and variant that came furthest."""
     furthest: dict[str, Run] = {}
@@ -249,6 +265,10 @@ def _of_seeds(scores: list[float], seeds: int) -> str:
     return f"{np.mean(scores):,.1f}" + (f" ({len(scores)} of {seeds})" if len(scores) < seeds else "")
 
 
+def _short(score: float) -> str:
+    return f"{score:,.0f}" if abs(score) >= 100 else f"{score:.1f}"
+
+
 def _mean(scores: list[float]) -> str:
     """Mean and number of seeds, in their range where there are several."""
     if not scores:
@@ -259,12 +279,13 @@ def _mean(scores: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "summary", "inside", "table", "games", "ess", "groups"))
+    parser.add_argument("what", choices=("pack", "summary", "inside", "table", "games", "ends", "ess", "groups"))
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--updates", action="store_true", help="pack the updates too: for few runs, they are large")
     parser.add_argument("--at", type=float, nargs="+", default=[1e6, 2e6, 3e6], help="steps at which runs are scored")
     parser.add_argument("--variant", default="", help="of the runs in the table")
-    parser.add_argument("--preset", default="paper", help="of the groups")
+    parser.add_argument("--preset", default="paper", help="of the groups and the ends")
+    parser.add_argument("--columns", nargs="+", default=[], help="of the ends: ALGO or ALGO:VARIANT; all unless given")
     parser.add_argument("--envs", nargs="+", default=[], help="of the groups; all that the preset has unless given")
     options = parser.parse_args()
     if options.what == "pack":
@@ -276,6 +297,8 @@ def main() -> None:
         print("\n".join(table(options.folders[0], options.variant)))
     elif options.what == "games":
         print("\n".join(games(options.folders[0])))
+    elif options.what == "ends":
+        print("\n".join(ends(options.folders[0], options.preset, options.columns)))
     elif options.what == "ess":
         print("\n".join(ess(options.folders[0])))
     elif options.what == "groups":

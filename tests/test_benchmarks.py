@@ -158,6 +158,26 @@ def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
     ]
 
 
+def test_the_table_of_ends_has_the_run_that_came_furthest_of_each_column(tmp_path):
+    def play(name, score, last, env="PongNoFrameskip-v4", algo="p3o", **options):
+        run = write_run(tmp_path / name, env, algo, steps=5_000_000, **{"preset": "paper", **options})
+        (run / "episodes.csv").write_text(f"step,env,return,length,seconds\n{last},0,{score},10,1.0\n")
+        (run / "updates.csv").write_text(f"step\n{last}\n")
+
+    play("a", 20.25, 2_400_000)
+    play("b", 3, 1_200_000, seed=1)
+    play("c", 4, 5_000_000, preset="default")
+    play("d", 1234, 1_000_000, algo="ppo", variant="odd", env="QbertNoFrameskip-v4")
+    header, _, *lines = results.ends(tmp_path, "paper", ["p3o", "ppo:odd"])
+    assert header == "| game | p3o | ppo, odd |"
+    assert lines == [
+        "| PongNoFrameskip-v4 | 20.2 at 2.40M · 20.9 | – · 20.7 |",
+        "| QbertNoFrameskip-v4 | – · 27,619 | 1,234 at 1.00M · 21,830 |",
+    ]
+    assert results.ends(tmp_path, "paper", [])[0] == header  # all that there are
+    assert results.ends(tmp_path, "default", [])[2:] == ["| PongNoFrameskip-v4 | 4.0 at 5.00M · 20.9 |"]
+
+
 def test_the_table_of_ess_has_the_tenths_of_the_longest_run(tmp_path):
     for seed, lines in enumerate((["100000,nan", "100001,0.5", "200000,0.7", "950000,0.9"], ["900000,0.1"])):
         run = write_run(tmp_path / str(seed), "PongNoFrameskip-v4", preset="paper", seed=seed, steps=1_000_000)

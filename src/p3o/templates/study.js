@@ -67,7 +67,7 @@ const start = (chapter, data) => {
       this.hide();
     }
     ticks(selector, ticks, side) {
-      this.plot.querySelector(selector).replaceChildren(...ticks.map(([at, label]) => { const s = document.createElement("span"); s.style[side] = `${at}%`; s.textContent = label; return s; }));
+      this.plot.querySelector(selector).replaceChildren(...ticks.map(([at, label]) => { const s = document.createElement("span"); s.style[side] = `${at}%`; if (side === "left" && at > 97) s.className = "end"; s.textContent = label; return s; }));
     }
 
     // A cursor: the pointer or the arrow keys choose a place, a box beside it says what every line has there.
