@@ -238,3 +238,13 @@ def test_where_a_gpu_was_measured_the_measurement_is_the_advice():
     picture = picture._replace(results=[measured._replace(device="gpu", device_reason=reason)])
     assert not any("updates dominate" in line for line in findings.advice(picture, 1))
     assert f"p3o learns on {reason}" in findings.facts(picture)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 4, 6])
+def test_a_shortened_iteration_is_still_divided_into_minibatches(num_envs):
+    job = Job("CartPole-v1", "ppo", 1000, 0, settings={"num_envs": num_envs, "num_minibatches": 4, "num_steps": 512})
+    for most in (1.0, 11.0, 30.0):
+        setup, is_shortened = bench._set_up_to_fit(job, most)
+        setup.trainer.env.close()
+        assert is_shortened
+        assert setup.config.num_steps < 30

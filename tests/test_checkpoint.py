@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from killing import differences
 
-from p3o import checkpoint
+from p3o import checkpoint, recording
 from p3o.errors import UserError
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -305,7 +305,11 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path, whole):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(number)
 
-    with mock.patch.object(os, "fsync", full):
+    def close(table):  # what is still in a buffer does not fit either
+        table._file.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with mock.patch.object(os, "fsync", full), mock.patch.object(recording.Table, "close", close):
         result = call(*WORDS, "--out", run)
     assert result.code == 1
     line = result.err.splitlines()[-1]
@@ -314,6 +318,13 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path, whole):
     assert "Traceback" not in result.err
     assert call("resume", run).code == 0
     assert differences(whole, run) == []
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path):
+    with mock.patch.object(recording, "open", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")), create=True):
+        result = call(*WORDS, "--out", tmp_path / "run")
+    assert result.code == 1
+    assert "cannot be written: full" in result.err.splitlines()[-1]
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ import pytest
 from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from killing import command, episodes, events
 
-from p3o import cli, device, folder
-from p3o.commands import one_run
+from p3o import cli, device, evaluate, folder, listing
 from p3o.commands.options import parse_seed, parse_value
 from p3o.errors import is_out_of_memory
 
@@ -124,6 +123,7 @@ def own_run(run, tmp_path):
 BAD_TRAIN = {  # words -> what the line has to name
     ("CartPol-v1",): ("'CartPol-v1'", "CartPole-v1"),
     ("CartPole-v7",): ("'CartPole-v7'", "CartPole-v1"),
+    ("Blackjack-v2",): ("'Blackjack-v2'", "Blackjack-v1"),  # which Atari has a game of, too
     ("Nothing-like-this",): ("'Nothing-like-this'; `p3o list environments`",),
     ("",): ("''",),
     **({} if find_spec("Box2D") else {("LunarLander-v3",): ("LunarLander-v3", "box2d")}),
@@ -423,6 +423,33 @@ def test_list_shows_what_there_is():
     assert any(name.startswith("phys2d/") for name in names) == bool(find_spec("flax"))
 
 
+def test_list_presets_of_some_algorithms_and_in_a_narrow_terminal():
+    shown = call("list", "presets", "--algos", "ppo", "acer").out
+    assert re.findall(r"^(\w+): --set", shown, re.MULTILINE) == ["ppo", "acer"]
+    narrow = list(listing.presets(["p3o"], 60))
+    assert max(len(line) for line in narrow if line.startswith("    ")) <= 60
+    at = narrow.index("  num_envs: 2 (default/vector), 8 (default/image), 2")
+    assert narrow[at + 1 : at + 3] == [
+        "    (paper/vector), 16 (paper/image)",
+        "      Environments stepped side by side (K).",
+    ]
+    assert "  gamma: 0.99" in narrow  # the same everywhere
+    assert list(listing.presets(["p3o"], 150)) == list(listing.presets(["p3o"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("presets", "--algos", "p3"), "did you mean p3o"),
+        (("environments", "--algos", "p3o"), "--algos goes with `list presets`"),
+        (("presets", "--in", "."), "--in goes with `list experiments`"),
+        (("experiments", "--in", "nowhere"), "--in nowhere: no such folder"),
+    ],
+)
+def test_list_takes_nothing_that_it_would_not_use(words, said, here):
+    assert said in complaint(call("list", *words))
+
+
 def test_config_says_everything(run):
     config = json.loads((run / "config.json").read_text())
     simulators = {"mujoco": "mujoco", "ale-py": "ale_py", "box2d": "Box2D"}
@@ -556,9 +583,23 @@ def test_eval_prints_one_line_and_changes_nothing(run):
     assert tree(run) == before
 
 
+def test_a_module_that_is_not_found_is_told_from_one_that_it_wants(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gym_task.py").write_text("import gym_that_is_not_there\n")
+    assert "for gym_task.py in this folder set PYTHONPATH=." in complaint(call("train", "gym_task:Foo-v0"))
+    monkeypatch.syspath_prepend(tmp_path)
+    said = complaint(call("train", "gym_task:Foo-v0"))
+    assert "no module 'gym_task'" not in said
+    assert "gym_that_is_not_there" in said
+    (tmp_path / "gym_task.py").write_text("import gym\n")  # its name begins like the module's
+    sys.modules.pop("gym_task", None)
+    monkeypatch.setitem(sys.modules, "gym", None)
+    assert "no module 'gym_task'" not in complaint(call("train", "gym_task:Foo-v0"))
+
+
 def test_eval_says_now_and_then_that_it_still_plays(run, monkeypatch):
     clock = itertools.count(0.0, 4.0)
-    monkeypatch.setattr(one_run, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(evaluate, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     result = call("eval", run, "--episodes", 1, "--deterministic", "--json")
     assert re.match(r"p3o: still playing, [1-9]\d* steps so far\n", result.err)
     frames = json.loads(result.out)["mean_length"] + 1

@@ -12,7 +12,7 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from p3o import P3O
+from p3o import P3O, checkpoint
 from p3o import model as models
 from p3o.errors import UserError
 
@@ -145,6 +145,79 @@ def test_saving_never_touches_what_is_no_model(run, tmp_path):
     (tmp_path / "empty").mkdir()
     agent.save(tmp_path / "empty")
     assert P3O.load(tmp_path / "empty").num_timesteps == 160
+
+
+def test_other_files_beside_a_model_stay(run, tmp_path):
+    """`p3o video MODEL` puts its film there."""
+    agent = P3O.load(run)
+    agent.save(tmp_path / "model")
+    (tmp_path / "model" / "video.mp4").write_text("a film")
+    (tmp_path / "model" / "notes").mkdir()
+    (tmp_path / "model" / "notes" / "one.txt").write_text("a note")
+    agent.save(tmp_path / "model")
+    names = {"model.json", "model.safetensors", "video.mp4", "notes"}
+    assert {path.name for path in (tmp_path / "model").iterdir()} == names
+    (tmp_path / "model" / "video.mp4").rename(tmp_path / "film")
+    (tmp_path / ".model.old").mkdir()  # killed before it had moved on
+    (tmp_path / "film").rename(tmp_path / ".model.old" / "video.mp4")
+    agent.save(tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == names
+    assert (tmp_path / "model" / "notes" / "one.txt").read_text() == "a note"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_model_is_saved_and_found_through_a_link_and_in_the_working_folder(run, tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    agent = P3O.load(run)
+    for _ in range(2):
+        agent.save(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert {path.name for path in (tmp_path / "real").iterdir()} == {"model.json", "model.safetensors"}
+        assert {path.name for path in tmp_path.iterdir()} == {"real", "link"}
+    monkeypatch.chdir(tmp_path / "link")
+    assert P3O.load(".").num_timesteps == 160
+    for _ in range(2):  # the working folder is replaced under this process
+        agent.save(".")
+        assert Path.cwd() == tmp_path / "real"
+    assert P3O.load(".").num_timesteps == 160
+    monkeypatch.chdir(run)
+    assert call("eval", ".", "--episodes", 1).code == 0
+
+
+def test_a_resume_from_within_the_runs_model_goes_on(run, tmp_path, monkeypatch):
+    whole = Path(shutil.copytree(run, tmp_path / "run"))
+    monkeypatch.chdir(whole / "model")
+    assert call("resume", "..", "--steps", 320).code == 0
+    assert P3O.load(whole).num_timesteps == 320
+
+
+def test_the_new_contents_of_a_linked_model_lie_beside_the_model(run, tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "real").mkdir()
+    (tmp_path / "link").symlink_to("far/real")
+    assert checkpoint.new_folder(tmp_path / "link").parent == tmp_path / "far"
+
+
+def test_a_model_does_not_learn_where_the_entries_of_a_dict_are_in_another_order(tmp_path):
+    class Sorted(gym.Env):
+        parts = {"area": gym.spaces.Box(-1, 1, (1,)), "pos": gym.spaces.Box(-1, 1, (2,))}  # noqa: RUF012
+        observation_space, action_space = gym.spaces.Dict(parts), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"area": np.zeros(1, np.float32), "pos": np.ones(2, np.float32)}, {}
+
+        def step(self, action):
+            return self.reset()[0], 1.0, True, False, {}
+
+    class Given(Sorted):
+        observation_space = gym.spaces.Dict(pos=Sorted.parts["pos"], area=Sorted.parts["area"])
+
+    assert Given.observation_space == Sorted.observation_space
+    P3O(Given, **TINY_SETTINGS).save(tmp_path / "model")
+    P3O.load(tmp_path / "model", env=Given).learn(32)
+    with pytest.raises(UserError, match="in another order than"):
+        P3O.load(tmp_path / "model", env=Sorted)
 
 
 def test_a_model_between_the_two_renames_is_found(run, tmp_path):

@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from p3o import placement
+from p3o import device, placement
 from p3o.display import NoDisplay
 from p3o.errors import UserError
 from p3o.jobs import Job, set_up
@@ -266,3 +266,30 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(result.stdout) < 60_000
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ],
+)
+def test_files_that_a_container_only_caches_are_free_memory(tmp_path, monkeypatch, names):
+    limit, used, statistics, cached = names
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(device, "CGROUP", tmp_path)
+    (tmp_path / limit).write_text("5000\n")
+    (tmp_path / used).write_text("4000\n")
+    assert device.free_memory() == 1000
+    (tmp_path / statistics).write_text(f"anon 1\n{cached} 3000\nfile 9\n")
+    assert device.free_memory() == 4000
+    (tmp_path / used).write_text("9000\n")
+    assert device.free_memory() == 0
+
+
+def test_a_run_without_a_replay_needs_no_memory_for_it(monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda: 0)
+    placement.check_memory(0, jax.local_devices(backend="cpu")[0])
+    with pytest.raises(UserError, match="0 bytes of memory are free"):
+        placement.check_memory(1, jax.local_devices(backend="cpu")[0])

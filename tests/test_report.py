@@ -11,6 +11,7 @@ import pytest
 from p3o.errors import UserError
 from p3o.report import write_report
 from p3o.report.axes import line_path, linear_axis, value_axis
+from p3o.wording import format_return, format_share
 
 COLUMNS = (
     "ess,kl_coef,is_clip,kl,entropy,policy_loss,value_loss,off_policy_loss,ratio_mean,ratio_max,off_policy_updates,"
@@ -141,7 +142,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
 def test_zero_episodes_and_one_episode(tmp_path):
     page = page_of(write_run(tmp_path / "none", updates=""))
     assert "No episode has ended yet" in page
-    assert "the final score does not exist yet" in page
+    assert page.count("No episode has ended yet, so there is no score.") == 2  # in the summary and among warnings
     assert "its files end at step 0 of 1,000" in page
     page = page_of(write_run(tmp_path / "one", [(40, -7.25)]))
     assert "Only one episode has ended; its return was -7.25." in page
@@ -157,6 +158,34 @@ def test_warnings_for_an_unfinished_run_and_for_values_that_are_not_finite(tmp_p
     assert "3 warnings" in page
     assert "<h3>KL divergence" in page
     assert "<h3>Effective sample size" not in page  # a column without a number has no chart
+
+
+def test_the_page_says_where_a_killed_run_goes_on(tmp_path):
+    run = write_run(tmp_path / "run", steps=2000)
+    assert "last checkpoint" not in write_report(run).read_text()
+    (run / "checkpoint").mkdir()
+    for index in ("{", "[]", '{"step": "x"}'):
+        (run / "checkpoint" / "checkpoint.json").write_text(index)
+        assert "last checkpoint" not in write_report(run).read_text()
+    (run / "checkpoint" / "checkpoint.json").write_text('{"step": 1250}')
+    page = write_report(run).read_text()
+    assert "Its last checkpoint is at step 1,250; `p3o resume` with its folder goes on from there." in page
+
+
+def test_the_page_says_what_the_command_does_not_tell(tmp_path):
+    """`p3o resume RUN --steps 40000` after `p3o train ... --steps 20000`."""
+    resumes = [{"at_step": 12_345, "steps": 20_000}, {"at_step": 20_000, "steps": 40_000, "planned": 20_000}, 3, {}]
+    page = write_report(write_run(tmp_path / "run", steps=40_000, resumes=resumes)).read_text()
+    assert "<p>Resumed at step 12,345, to a total of 20,000.</p>" in page
+    assert "<p>Resumed at step 20,000, to a total of 40,000 instead of 20,000, schedules included.</p>" in page
+    assert page.count("<p>Resumed at") == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "share", "as_return"), [(-0.001, "0.00", "0.00"), (-0.3, "-0.30", "-0.30"), (12.34, "12.34", "12.3")]
+)
+def test_nothing_is_a_negative_zero(value, share, as_return):
+    assert (format_share(value), format_return(value)) == (share, as_return)
 
 
 def test_another_algorithm_gets_charts_of_its_own_columns(tmp_path):

@@ -1,6 +1,7 @@
 """The report of several runs: what is found, what is computed, what is said, and the files that come of it."""
 
 import csv
+import dataclasses
 import gzip
 import json
 import re
@@ -15,8 +16,11 @@ from synthetic import write_run, write_sweep
 from test_report import Checker
 
 from p3o import statistics
+from p3o.algorithms import ALGORITHMS
+from p3o.config import make_config
 from p3o.errors import UserError
 from p3o.experiments import reference
+from p3o.presets import preset_settings
 from p3o.report import departures, write_figures, write_markdown, write_report
 from p3o.report.axes import log_axis
 from p3o.report.cautions import cautions
@@ -223,9 +227,10 @@ def test_only_what_differs_is_in_the_table_of_differences(tmp_path):
 def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     said = " ".join(summary(Results(find_study(sweep))))
     assert "18 runs of 10,000 environment steps: three algorithms on two environments" in said
+    assert "not finished" not in said
     assert "P3O has the highest score on 2 of 2 environments; PPO and A2C on none." in said
     assert "A run of P3O beats a run of PPO with probability 1.00 and of A2C with 1.00." in said
-    assert "Three seeds are too few for an interval or a verdict, which take 5." in said
+    assert "Three seeds are too few for a verdict, which takes 5, and for intervals that are more than rough." in said
     assert "[" not in said  # no interval at all
     assert "95 % interval" not in said
     assert "P3O's effective sample size settled between" in said
@@ -236,6 +241,18 @@ def test_words_name_the_winner_and_how_sure_it_is(tmp_path, sweep):
     assert table(results, "improvement").rows[0][3].text == "worse"
     assert results.overall is None  # one task
     assert "P3O beats a run of PPO with probability 0.00 [0.00, 0.00]" in said
+    four = write_sweep(tmp_path / "four", ["CartPole-v1"], ["p3o", "ppo"], 4, {"p3o": 100.0, "ppo": 300.0})
+    said = " ".join(summary(Results(find_study(four))))
+    assert "PPO has the highest score on CartPole-v1. Scores: PPO" in said  # too few to resample
+
+
+def test_words_count_the_runs_that_are_on_their_way(tmp_path):
+    write_sweep(tmp_path, ["CartPole-v1"], ["p3o"], 3)
+    for place in list(tmp_path.rglob("config.json"))[:2]:
+        config = json.loads(place.read_text())
+        place.write_text(json.dumps(config | {"steps": 20_000}))
+    said = " ".join(summary(Results(find_study(tmp_path))))
+    assert "Three runs of 10k to 20k environment steps (2 not finished): one environment" in said
 
 
 def test_wins_are_counted_with_an_interval(sweep):
@@ -260,7 +277,7 @@ def test_nobody_wins_where_a_run_on_its_way_is_higher_already(slow, tmp_path):
     assert {task: len(row) for task, row in results.final.items()} == {"CartPole-v1": 3, "Acrobot-v1": 2}
     is_higher = slow == "p3o"
     assert list(results.wins.p_win) == (["CartPole-v1"] if is_higher else ["Acrobot-v1", "CartPole-v1"])
-    said = "P3O has the highest score on " + ("CartPole-v1;" if is_higher else "2 of 2 environments;")
+    said = "P3O has the highest score on " + ("CartPole-v1." if is_higher else "2 of 2 environments;")
     assert said in " ".join(summary(results))
     rows = {row[0].text: row[2:] for row in table(results, "scores").rows}
     marks = {task: [cell.mark for cell in cells] for task, cells in rows.items()}
@@ -407,6 +424,128 @@ def test_a_departure_from_the_preset_gets_no_verdict_and_is_named(tmp_path):
     assert "Departures from the preset: P3O default on Ant-v4 (environment's healthy_reward 0); P3O" in said
 
 
+def atari_run(folder, env_id, preset="default", seed=0, env=None, **changed):
+    """A run on a game with every setting that its preset has there, but for those changed."""
+    layer = preset_settings("p3o", preset, "image", "categorical", True)
+    settings = dataclasses.asdict(make_config(ALGORITHMS["p3o"].config, layer | changed))
+    shape = {"steps": 28_000_000, "episodes": 300, "preset": preset, "env": {"id": env_id, "kwargs": env or {}}}
+    return write_run(folder, env_id, seed=seed, settings=json.loads(json.dumps(settings)), **shape)
+
+
+@pytest.mark.parametrize(
+    ("preset", "env_id", "options", "told"),
+    [
+        ("default", "PongNoFrameskip-v4", {}, ()),
+        ("paper", "PongNoFrameskip-v4", {}, ()),
+        ("paper", "SpaceInvadersNoFrameskip-v4", {}, ()),
+        ("paper", "PongNoFrameskip-v4", {"frameskip": 3}, ("environment's frameskip 3",)),
+        ("paper", "PongNoFrameskip-v4", {"frameskip": 4}, ()),  # which it is anyway
+        ("paper", "PongNoFrameskip-v0", {}, ("environment's repeat_action_probability 0.25",)),
+        (
+            "paper",
+            "ALE/Pong-v5",
+            {},
+            (
+                "environment's repeat_action_probability 0.25",
+                "environment's max_num_frames_per_episode 108000",
+            ),
+        ),
+        ("paper", "ALE/Pong-v5", {"repeat_action_probability": 0.0, "max_num_frames_per_episode": 400_000}, ()),
+    ],
+)
+def test_departures_of_games_are_those_from_the_papers_games(tmp_path, preset, env_id, options, told):
+    atari_run(tmp_path / "a", env_id, preset, env=options)
+    study = find_study(tmp_path)
+    assert [departures.departures(runs, group) for (_, group), runs in study.cells.items()] == [told]
+
+
+def test_departures_are_those_of_the_runs_that_have_the_score(tmp_path):
+    """One that departs but stopped on the way says nothing about the score of the others."""
+    atari_run(tmp_path / "a", "PongNoFrameskip-v4", "paper")
+    stopped = atari_run(tmp_path / "b", "PongNoFrameskip-v4", "paper", 1, precision="tf32")
+    for name in ("episodes.csv", "updates.csv"):
+        lines = (stopped / name).read_text().splitlines(True)
+        (stopped / name).write_text("".join(lines[: len(lines) // 2]))
+    row = paper_table(Results(find_study(tmp_path))).rows[0]
+    assert "tf32" not in row[8].note
+    atari_run(tmp_path / "c", "PongNoFrameskip-v4", "paper", 2, precision="tf32")
+    row = paper_table(Results(find_study(tmp_path))).rows[0]
+    assert row[8].note == "precision tf32, not float32"
+
+
+def test_a_run_that_was_given_another_total_on_the_way_departs(tmp_path):
+    told = {"at_step": 1_000_000, "steps": 3_000_000, "planned": 1_000_000}
+    write_run(tmp_path / "a", "Hopper-v4", steps=3_000_000, resumes=[told])
+    write_run(tmp_path / "b", "Ant-v4", steps=3_000_000, resumes=[{"at_step": 5, "steps": 3_000_000}])
+    study = find_study(tmp_path)
+    found = {task: departures.departures(runs, group) for (task, group), runs in study.cells.items()}
+    assert found == {"Hopper-v4": ("3M steps, not the 1M it set out for",), "Ant-v4": ()}
+
+
+def test_a_total_that_was_set_there_and_back_at_one_step_is_no_departure(tmp_path):
+    there, back = ({"at_step": 9, "steps": to, "planned": was} for was, to in ((3_000_000, 10**6), (10**6, 3_000_000)))
+    write_run(tmp_path / "a", "Hopper-v4", steps=3_000_000, resumes=[there, back])
+    ((_, group), runs), *_ = find_study(tmp_path).cells.items()
+    assert departures.departures(runs, group) == ()
+
+
+def test_resumes_that_are_no_list_are_one_line(tmp_path):
+    write_run(tmp_path / "a", "Hopper-v4", resumes=5)
+    assert "resumes is 5, should be a list" in complaint(call("report", tmp_path))
+
+
+def test_runs_behind_links_are_found_once(tmp_path):
+    write_run(tmp_path / "elsewhere" / "seed-1", seed=1)
+    write_run(tmp_path / "here" / "seed-0", seed=0)
+    (tmp_path / "here" / "seed-1").symlink_to(tmp_path / "elsewhere" / "seed-1")
+    (tmp_path / "here" / "round").symlink_to(tmp_path / "here")
+    for root in (tmp_path / "here", tmp_path):
+        study = find_study(root)
+        assert (len(study.runs), study.num_repeated) == (2, 0)
+
+
+def test_a_sweep_behind_a_link_is_told_of_once(tmp_path):
+    (tmp_path / "sweep").mkdir()
+    entry = {"folder": "x", "state": "failed", "algo": "p3o", "env": "A-v0", "seed": 0}
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"runs": [entry]}))
+    write_run(tmp_path / "sweep" / "y")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").symlink_to(tmp_path / "sweep")
+    study = find_study([tmp_path / "sweep", tmp_path / "other"])
+    assert study.absent == ("p3o on A-v0 seed 0",)
+    assert len(study.failed) == 1
+
+
+def test_bare_runs_have_the_names_of_their_own_folders(tmp_path):
+    """Whatever links lead to them; each algorithm of a task with a length of its own."""
+    for algo, last in (("p3o", 100_000), ("a2c", 200_000)):
+        folder = tmp_path / "all" / "CartPole-v1" / algo
+        folder.mkdir(parents=True)
+        (folder / "seed-0.csv.gz").write_bytes(gzip.compress(f"step,return\n{last},5\n".encode()))
+    for name in ("all/A", "all/b", "all/latest"):
+        (tmp_path / name).symlink_to(tmp_path / "all" / "CartPole-v1" / "p3o")
+    study = find_study(tmp_path / "all")
+    assert {(run.env_id, run.config["algo"], run.config["steps"]) for run in study.runs} == {
+        ("CartPole-v1", "p3o", 100_000),
+        ("CartPole-v1", "a2c", 200_000),
+    }
+    assert all(run.is_finished for run in study.runs)
+
+
+def test_a_wrong_place_for_a_part_of_a_report_leaves_the_page_as_it_is(tmp_path):
+    run = write_run(tmp_path / "run")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    for option, place in (("--markdown", "folder"), ("--figures", "file"), ("--out", "folder")):
+        assert place in complaint(call("report", run, option, tmp_path / place))
+    assert not (run / "report.html").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_report_on_no_name_is_refused():
+    assert "missing" in complaint(call("report", ""))
+
+
 def test_the_newer_mujoco_tasks_are_not_set_beside_the_paper(tmp_path):
     for env_id in ("Hopper-v4", "Hopper-v5", "ALE/Pong-v5"):
         write_run(tmp_path / env_id.replace("/", "-"), env_id, steps=3_000_000)
@@ -420,7 +559,7 @@ def test_the_settings_of_the_synthetic_runs_are_the_presets(tmp_path):
         for preset in ("default", "paper"):
             write_run(tmp_path / f"{i}-{preset}", "Hopper-v4", algo, preset=preset)
     study = find_study(tmp_path)
-    assert {departures.departures(study, task, group) for task, group in study.cells} == {()}
+    assert {departures.departures(runs, group) for (_, group), runs in study.cells.items()} == {()}
 
 
 def test_mujoco_and_atari_have_checkpoints(tmp_path):
@@ -698,7 +837,7 @@ def test_settings_that_are_newer_than_a_run_are_what_they_were_before(tmp_path):
     del config["settings"]["normalizer_pace"]
     (old / "config.json").write_text(json.dumps(config))
     study = find_study(tmp_path)
-    told = {departures.departures(study, task, group) for task, group in study.cells}
+    told = {departures.departures(runs, group) for (_, group), runs in study.cells.items()}
     assert told == {(), ("normalizer_pace constant, not learning_rate",)}
 
 

@@ -262,7 +262,7 @@ def test_list_experiments(tmp_path):
     for name, experiment in catalog.EXPERIMENTS.items():
         (line,) = [line for line in lines if line.startswith(name + " ")]
         assert experiment.item in line
-    assert "with --in OUT those that\n       `p3o reproduce EXPERIMENT OUT` has made." in result.out
+    assert "with --in OUT those that\n      `p3o reproduce EXPERIMENT OUT` has made." in result.out
     (line,) = [line for line in lines if line.startswith("effect-of-lambda")]
     assert line.split()[3:6] == ["24", "1", "672M"]
     (line,) = [line for line in lines if line.startswith("mujoco-table")]

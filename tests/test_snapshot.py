@@ -5,12 +5,14 @@ import enum
 import functools
 import json
 import math
+import os
 import random
 import subprocess
 import sys
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -19,6 +21,7 @@ from gymnasium import spaces, wrappers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p3o.envs import introspection
 from p3o.envs.snapshot import NotSnapshotable, capture, restore
 
 TASKS = (
@@ -404,6 +407,72 @@ def test_what_is_matched_has_to_be_in_place(attribute):
     with pytest.raises(ValueError, match="not where it was captured"):
         restore(fresh, capture(holding(1)))
     assert vars(fresh) == before
+
+
+def test_a_function_with_other_numbers_in_it_is_not_the_same():
+    """Made in a reset, it has the episode's goal inside, which no name tells."""
+
+    def closure(goal):
+        return lambda value: abs(value - goal)
+
+    def default(goal):
+        def reward(value, goal=goal):
+            return abs(value - goal)
+
+        return reward
+
+    def keyword(goal):
+        return functools.partial(default(0.0), goal=goal)
+
+    def attribute(goal):
+        function = default(0.0)
+        function.goal = goal
+        return function
+
+    for make_function in (lambda goal: functools.partial(math.dist, (goal,)), closure, default, keyword, attribute):
+        env, fresh = Plain(), Plain()
+        env.reward, fresh.reward = make_function(0.1), make_function(0.1)
+        restore(fresh, capture(env))
+        fresh.reward = make_function(0.2)
+        with pytest.raises(ValueError, match="other numbers"):
+            restore(fresh, capture(env))
+
+
+class Ground(enum.Enum):
+    """Its members have an address in their names."""
+
+    ICE = object()
+
+
+def test_a_function_made_by_another_process_is_the_same(tmp_path):
+    code = "from test_snapshot import captured_functions; print(captured_functions())"
+    folder = Path(__file__).parent
+    said = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=True).stdout
+        for _ in range(2)
+    ]
+    assert said[0] == said[1] != ""
+
+
+def captured_functions():
+    """What a capture says of functions with an enum and with the name of a process's own file inside."""
+    parts = (functools.partial(math.dist, Ground.ICE), functools.partial(math.dist, f"/tmp/log-{os.getpid()}"))
+    return [introspection.constants(part) for part in parts]
+
+
+def test_functions_captured_before_their_numbers_were_are_taken_as_they_are():
+    env, fresh = Plain(), Plain()
+    env.reward, fresh.reward = (functools.partial(math.dist, (goal,)) for goal in (0.1, 0.2))
+    snapshot_before = copy.deepcopy(capture(env))
+
+    def strip(node):
+        if isinstance(node, dict) and "function" in node:
+            node["function"] = node["function"][:1]
+        for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            strip(item)
+
+    strip(snapshot_before)
+    restore(fresh, snapshot_before)
 
 
 def test_another_environment_is_refused():

@@ -69,6 +69,29 @@ def test_vectors(space, raw, vector):
     assert spec.kind == "vector"
 
 
+@pytest.mark.parametrize(
+    ("space", "value", "place"),
+    [
+        (spaces.Discrete(5, start=-2), np.uint8(1), [3]),
+        (spaces.Discrete(201, start=-100), np.int8(100), [200]),
+        (spaces.MultiDiscrete([201, 3], start=[-100, 0]), np.array([100, 2], np.int8), [200, 203]),
+        (spaces.Discrete(3), np.float32(2.0), [2]),
+    ],
+)
+def test_one_hot_takes_numbers_of_any_type(space, value, place):
+    encoder = Encoder(observation_spec(space), 1)
+    into = encoder.empty()
+    encoder.write(value, into, 0)
+    np.testing.assert_array_equal(np.flatnonzero(into.vector[0]), place)
+
+
+@pytest.mark.parametrize("value", [-1, 3, 1.7])
+def test_one_hot_refuses_what_is_outside(value):
+    encoder = Encoder(observation_spec(spaces.Discrete(3)), 1)
+    with pytest.raises(UserError, match=f"observation {value}: a whole number from 0 to 2"):
+        encoder.write(value, encoder.empty(), 0)
+
+
 def test_rows_of_a_one_hot_are_cleared():
     encoder = Encoder(observation_spec(spaces.Discrete(3)), 1)
     into = encoder.empty()
@@ -345,3 +368,23 @@ def test_unsupported_spaces_have_no_plain_data():
 def test_the_largest_float_as_a_bound_means_none():
     huge = float(np.finfo(np.float64).max)
     assert mapped(spaces.Box(-huge, huge, (1,), np.float64), [[0.5]], "unit").tolist() == [[0.5]]
+
+
+def test_the_order_of_a_dict_survives_json():
+    """A policy reads its parts in that order; Gymnasium keeps it for keywords and sorts the keys of a dict."""
+    space = spaces.Dict(pos=spaces.Box(-1, 1, (3,)), area=spaces.Box(-1, 1, (2,)))
+    assert list(space.spaces) == ["pos", "area"]
+    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert list(again.spaces) == ["pos", "area"]
+    assert observation_spec(again) == observation_spec(space)
+
+
+@pytest.mark.parametrize("value", [[3, 0], [-1, 0], [0, 5]])
+def test_a_number_outside_its_space_is_named(value):
+    spec = observation_spec(spaces.MultiDiscrete([3, 4], start=[0, 1]))
+    encoder = Encoder(spec, 1)
+    into = encoder.empty()
+    encoder.write(np.array([2, 4]), into, 0)
+    assert into.vector.tolist() == [[0, 0, 1, 0, 0, 0, 1]]
+    with pytest.raises(UserError, match="was expected"):
+        encoder.write(np.array(value), into, 0)

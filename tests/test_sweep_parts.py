@@ -304,6 +304,22 @@ def test_the_live_table_leaves_what_went_wrong_above_it():
     text = console.file.getvalue()
     assert "failed    CartPole-v1 a2c-default seed-0: the motor is broken" in text
     assert "start " not in text
+    assert "return 1" not in text
+
+
+def test_the_live_table_ends_with_what_its_runs_came_to():
+    console = Console(file=io.StringIO(), width=100, height=20, force_terminal=True)
+    board = boards.LiveBoard("title", console)
+    runs = [make_run(f"seed-{seed}", state="finished", mean_return=value) for seed, value in enumerate((1, 2.5, None))]
+    runs += [
+        make_run(algo="ppo-default", state="finished", mean_return=-40.0),
+        make_run(algo="p3o-default", state="failed"),
+    ]
+    board.update(runs, 1)
+    board.stop()
+    first, second = console.file.getvalue().splitlines()[-2:]
+    assert first.endswith("CartPole-v1 a2c-default  return 1.75 (1.00 to 2.50)")  # after the cursor's return
+    assert second == "CartPole-v1 ppo-default  return -40.0"
 
 
 def test_a_worker_tells_its_status_at_most_twice_a_second():

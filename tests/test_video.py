@@ -3,6 +3,7 @@
 import ctypes.util
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,38 @@ def test_a_film_of_mujoco_without_a_screen(tmp_path, environment):
     assert pictures[0].std() > 10  # neither black nor of one colour
     assert not np.array_equal(pictures[0], pictures[-1])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["film.mp4", "model"]  # no MUJOCO_LOG.TXT
+
+
+@needs_mujoco
+def test_the_camera_follows_the_body():
+    def camera(env_id, **kwargs):
+        with gym.make(env_id, render_mode="rgb_array", **kwargs) as env:
+            video._follow(env)
+            return env.unwrapped.mujoco_renderer.camera_id
+
+    assert camera("HalfCheetah-v5") == camera("HalfCheetah-v5", camera_name="track") >= 0
+    assert camera("Hopper-v5") == -1  # a free camera that follows already
+    assert camera("HalfCheetah-v5", default_camera_config={"distance": 9.0}) == -1  # the user's
+    assert camera("InvertedPendulum-v5") == -1  # its model has none
+    video._follow(gym.make("CartPole-v1"))
+
+
+@needs_writers
+@needs_pygame
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pygame", "ignore:pkg_resources")
+def test_a_long_film_says_that_it_goes_on(run, tmp_path, environment):
+    """In a process of its own: what libraries write to the error stream is dropped, this is not to be."""
+    code = (
+        "import itertools, sys, types; from p3o import cli, evaluate; "
+        "evaluate.time = types.SimpleNamespace(monotonic=itertools.count(0.0, 4.0).__next__); "
+        f"sys.argv[1:] = ['video', {str(run)!r}, '--out', {str(tmp_path / 'film.mp4')!r}]; cli.main()"
+    )
+    done = subprocess.run([command()[0], "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stderr.splitlines()
+    assert first.startswith("filming an episode")
+    assert others
+    assert all(re.fullmatch(r"p3o: still filming, [1-9]\d* steps so far", line) for line in others)
 
 
 @needs_writers

@@ -9,6 +9,10 @@ __version__ = "0.1.0"
 __all__ = ["A2C", "ACER", "P3O", "PPO", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Agents are imported on first use, so that `p3o --help` need not wait for JAX."""
     if name in __all__:

@@ -1,5 +1,6 @@
 """The Python side: `P3O("HalfCheetah-v5").learn(1_000_000).predict(observation)`."""
 
+import contextlib
 import logging
 import signal
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import gymnasium as gym
 import numpy as np
 
+from p3o import checkpoint
 from p3o import model as models
 from p3o.checkpoint import current_folder
 from p3o.config import BEFORE
 from p3o.display import make_display
 from p3o.errors import UserError
-from p3o.folder import read_config
+from p3o.folder import lock, read_config
 from p3o.jobs import EnvSource, Job, check_new, env_name, set_up
 from p3o.model import Model
 from p3o.panel import Status
@@ -51,6 +53,7 @@ class Agent:
     _is_replay_lost = False
     _model: Model | None = None
     _model_at: int | None = None  # the iteration after which `_model` was taken
+    _left: tuple[bytes, ...] = ()  # what the run folder said when this agent let go of it
 
     def __init__(
         self,
@@ -64,7 +67,6 @@ class Agent:
         self._job = Job(env, self.algo, 0, seed, preset, settings=settings, env_kwargs=env_kwargs or {})
         check_new(self._job)
         self._session: Session | None = Session(set_up(self._job), make_display("none"), None, None)
-        self._folder_lock: Any = None
         self._predict_rng = np.random.default_rng(np.random.SeedSequence((seed, 2)))
 
     @property
@@ -99,37 +101,66 @@ class Agent:
         `callback` gets a Status after every iteration; returning False stops the training there. The first Ctrl-C
         waits for the iteration, and with a run folder for a checkpoint, before it goes on to the caller.
         """
-        session = self._begin(total_steps, run_dir, eval_every)
-        if self._is_replay_lost:
-            LOG.warning("learning goes on from a saved model: with an empty replay and optimiser")
-            self._is_replay_lost = False
-        session.display = make_display("auto" if progress_bar else "none")
-        is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has plans for it
-        with StopSignals((signal.SIGINT,) if is_ours else ()) as stop:
-            session.run(stop, callback)
-        is_cut_short = stop.received is not None and session.trainer.step < session.steps
-        if session.folder is not None and not is_cut_short:
-            write_report(session.folder)
-        elif session.folder is not None:
-            LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))
+        with contextlib.ExitStack() as hold:  # the run folder is this agent's while it learns
+            session = self._begin(total_steps, run_dir, eval_every, hold)
+            if self._is_replay_lost:
+                LOG.warning("learning goes on from a saved model: with an empty replay and optimiser")
+                self._is_replay_lost = False
+            session.display = make_display("auto" if progress_bar else "none")
+            is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has plans for it
+            with StopSignals((signal.SIGINT,) if is_ours else ()) as stop:
+                session.run(stop, callback)
+            is_cut_short = stop.received is not None and session.trainer.step < session.steps
+            if session.folder is not None and not is_cut_short:
+                write_report(session.folder)
+            elif session.folder is not None:
+                LOG.warning("stopped at step %s; resume(%r) goes on", f"{session.trainer.step:,}", str(session.folder))
         if stop.received is not None:
             raise KeyboardInterrupt
         return self
 
-    def _begin(self, total_steps: int | None, run_dir: str | Path | None, eval_every: int | None) -> Session:
-        """The session that goes on for so many steps, in its folder."""
+    def _begin(
+        self,
+        total_steps: int | None,
+        run_dir: str | Path | None,
+        eval_every: int | None,
+        hold: contextlib.ExitStack,
+    ) -> Session:
+        """The session that goes on for so many steps, in its folder, whose lock goes to `hold`."""
         session = self._session or self._continue(self._loaded, None)
         if total_steps is None and session.steps <= session.trainer.step:
-            raise UserError("learn needs the number of steps")
-        if total_steps is not None:
-            self._add_steps(session, _whole(total_steps))
-        if eval_every is not None:
-            session.set_evaluation(eval_every)
+            if session.folder is None:
+                raise UserError("learn needs the number of steps")
+            raise UserError(f"the run is finished at step {session.trainer.step:,}; learn(n) adds n steps to it")
+        number = None if total_steps is None else _whole(total_steps)
+        every = None if eval_every is None else _whole(eval_every, "eval_every")
         if run_dir is not None:
-            self._attach(session, Path(run_dir))
-        elif session.folder is not None:
-            session.extend_config()
+            self._check_folder(session, Path(run_dir))
+        if session.folder is not None:
+            hold.enter_context(lock(session.folder))
+            if _said_by(session.folder) != self._left:
+                how = f"{type(self).__name__}.resume({str(session.folder)!r}) takes it up as it is"
+                raise UserError(f"{session.folder} was changed since this agent left it; {how}")
+        before = {name: vars(session)[name] for name in ("steps", "schedule_start", "job", "next_evaluation")}
+        try:
+            if every is not None:
+                session.set_evaluation(every)
+            if number is not None:
+                self._add_steps(session, number)
+            if session.folder is not None:
+                session.extend_config()
+            elif run_dir is not None:
+                hold.enter_context(session.adopt_folder(Path(run_dir)))
+            hold.callback(self._leave)
+        except BaseException:
+            vars(session).update(before)  # a refused call leaves nothing behind
+            raise
         return session
+
+    def _leave(self) -> None:
+        """Keep in mind how the folder is left: another may go on with the run before this agent does."""
+        if self._session is not None and self._session.folder is not None:
+            self._left = _said_by(self._session.folder)
 
     def _add_steps(self, session: Session, number: int) -> None:
         """So many more; those that a resumed run still had to go leave its plan as it is."""
@@ -146,15 +177,12 @@ class Agent:
                 ", and its schedules begin anew" * (session.schedule_start == session.trainer.step),
             )
 
-    def _attach(self, session: Session, folder: Path) -> None:
-        if session.folder is None:
-            if session.trainer.step:
-                raise UserError("run_dir has to be given at the first call of learn: earlier steps were not recorded")
-            self._folder_lock = session.adopt_folder(folder)
-        elif session.folder.resolve() != folder.resolve():
+    def _check_folder(self, session: Session, folder: Path) -> None:
+        """Refuse another folder than the one that a run began in."""
+        if session.folder is None and session.trainer.step:
+            raise UserError("run_dir has to be given at the first call of learn: earlier steps were not recorded")
+        if session.folder is not None and session.folder.resolve() != folder.resolve():
             raise UserError(f"run_dir {folder}: this agent already writes to {session.folder}")
-        else:
-            session.extend_config()
 
     def predict(
         self,
@@ -185,7 +213,7 @@ class Agent:
         agent = cls.__new__(cls)
         agent.algo = loaded.algo
         agent._model, agent._model_at = loaded, 0
-        agent._session, agent._folder_lock = None, None
+        agent._session = None
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((0, 2)))
         if env is not None:  # else one is made when `learn` needs it: predicting does not
             agent._continue(loaded, env)
@@ -203,6 +231,8 @@ class Agent:
         self._job = Job(source, self.algo, 0, 0, loaded.preset, settings=settings, env_kwargs=kwargs)
         setup = set_up(self._job)
         loaded.check_spaces(*setup.spaces, env_name(source))
+        if loaded.specs.observation.leaves != setup.specs.observation.leaves:  # equal Dicts may differ in their order
+            raise UserError(f"this model has the entries of its observation in another order than {env_name(source)}")
         self._session = Session(setup, make_display("none"), None, None)
         self._session.adopt_model(loaded)
         self._is_replay_lost = True
@@ -212,13 +242,13 @@ class Agent:
     def resume(cls: Any, run_dir: str | Path, env: EnvSource | None = None) -> Any:
         """An agent with the whole state of a run; `learn()` then goes on exactly where it stopped."""
         session, folder_lock = resume_session(Path(run_dir), make_display("plain"), None, env)
-        if session.job.algo not in (cls.algo, *cls.variants):
-            folder_lock.close()
-            raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
-        agent = cls.__new__(cls)
-        agent.algo = session.job.algo
-        agent._job, agent._session = session.job, session
-        agent._folder_lock = folder_lock
+        with folder_lock:
+            if session.job.algo not in (cls.algo, *cls.variants):
+                raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
+            agent = cls.__new__(cls)
+            agent.algo = session.job.algo
+            agent._job, agent._session = session.job, session
+            agent._leave()
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))
         return agent
 
@@ -255,12 +285,18 @@ class ACER(Agent):
     algo = "acer"
 
 
-def _whole(total_steps: Any) -> int:
+def _said_by(folder: Path) -> tuple[bytes, ...]:
+    """What tells whether a run went on: its config and its checkpoint's index; nothing for what is not there."""
+    files = (folder / "config.json", folder / "checkpoint" / checkpoint.INDEX)
+    return tuple(file.read_bytes() if file.exists() else b"" for file in files)
+
+
+def _whole(steps: Any, name: str = "total_steps") -> int:
     """A number of steps; 1e6 is one too."""
-    is_number = isinstance(total_steps, int | float | np.number) and not isinstance(total_steps, bool)
-    if not is_number or not float(total_steps).is_integer() or total_steps < 1:
-        raise UserError(f"total_steps {total_steps!r}: a whole number of at least 1 is needed")
-    return int(total_steps)
+    is_number = isinstance(steps, int | float | np.number) and not isinstance(steps, bool)
+    if not is_number or not float(steps).is_integer() or steps < 1:
+        raise UserError(f"{name} {steps!r}: a whole number of at least 1 is needed")
+    return int(steps)
 
 
 def load_model(path: Path) -> Model:

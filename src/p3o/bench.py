@@ -174,7 +174,8 @@ def _set_up_to_fit(job: Job, most_steps: float) -> tuple[Setup, bool]:
     if config.steps_per_iteration <= most_steps:
         return setup, False
     parts = getattr(config, "num_minibatches", 1)
-    num_steps = max(2, int(most_steps / config.num_envs) // parts * parts, math.ceil(parts / config.num_envs))
+    unit = parts // math.gcd(parts, config.num_envs)  # minibatches are of one size
+    num_steps = max(int(most_steps / config.num_envs) // unit, math.ceil(2 / unit)) * unit
     if num_steps >= config.num_steps:
         return setup, False
     setup.trainer.env.close()

@@ -193,24 +193,44 @@ def load(folder: Path, run_id: str) -> dict[str, Any]:
 
 def new_folder(final: Path) -> Path:
     """An empty folder beside `final` for its next contents; hidden, so that it is no folder of the user's."""
-    new = final.with_name(f".{final.name}.new")
+    new = _beside(final, "new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     return new
 
 
+def _beside(final: Path, kind: str) -> Path:
+    """Its hidden neighbour; that of what a link or `.` stands for."""
+    real = Path(os.path.realpath(final))
+    return real.with_name(f".{real.name}.{kind}")
+
+
 def current_folder(final: Path) -> Path:
     """Where the contents of `final` are now: beside it if a replacement was killed between its two renames."""
-    old = final.with_name(f".{final.name}.old")
+    old = _beside(final, "old")
     return old if old.exists() and not final.exists() else final
 
 
-def replace_folder(new: Path, final: Path) -> None:
-    """Put a finished folder in the place of an older one; at every moment one of the two can be found."""
-    old = final.with_name(f".{final.name}.old")
-    if final.exists():
+def replace_folder(new: Path, final: Path, keeps_others: bool = False) -> None:
+    """Put a finished folder in the place of an older one; at every moment one of the two can be found.
+
+    What else the older one has is thrown away, or moves on into the new one. So does this process, if it works there:
+    paths that are relative to it are to mean the same afterwards.
+    """
+    old, final = _beside(final, "old"), Path(os.path.realpath(final))
+    working = os.path.realpath(".")
+
+    def clear() -> None:
+        for other in [*old.iterdir()] if keeps_others and old.is_dir() else []:
+            if not (final / other.name).exists():
+                os.replace(other, final / other.name)
         shutil.rmtree(old, ignore_errors=True)
+
+    if final.exists():
+        clear()  # left by one that was killed
         os.replace(final, old)
     os.replace(new, final)
     sync_folder(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    if Path(working) == final:
+        os.chdir(final)
+    clear()

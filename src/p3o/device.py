@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+CGROUP = Path("/sys/fs/cgroup")  # where a container says what it may use
 GPU_SHARE = "P3O_GPU_SHARE"  # variable by which a sweep tells a process how many share its GPU
 DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
 
@@ -90,12 +91,22 @@ def free_memory() -> int | None:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
     ):
         try:
-            free = min(free, int(Path(limit_file).read_text()) - int(Path(used_file).read_text()))
+            left = int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
         except (OSError, ValueError):
             continue
-    return free
+        free = min(free, left + _cached(CGROUP / limit, cached))
+    return max(free, 0)
+
+
+def _cached(beside: Path, name: str) -> int:
+    """Bytes of files that a container's memory holds and gives up when they are needed."""
+    try:
+        lines = (line.split() for line in beside.with_name("memory.stat").read_text().splitlines())
+        return int(dict(lines)[name])
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -1,6 +1,7 @@
 """Errors that end in one line: what the user can fix (exit code 2), and what stops a run (1)."""
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 XLA_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")  # by name: to import JAX takes a second
@@ -24,6 +25,11 @@ def out_of_memory(error: Exception) -> str:
     """The line about it: what was asked for, where that is known."""
     said = str(error).strip().split("\n")[0]
     return f"out of memory ({said})" if said else "out of memory"
+
+
+def extra(name: str) -> str:
+    """What to do about a package that is not there, as a command for the Python that runs."""
+    return f"install the extra p3o[{name}] (in the clone: {sys.executable} -m pip install -e '.[{name}]')"
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:

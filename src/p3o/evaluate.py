@@ -1,5 +1,7 @@
 """Playing episodes with a model whose normaliser is frozen."""
 
+import sys
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +12,20 @@ from p3o.envs.atari import AtariGame
 from p3o.model import Model
 
 GAME_STEPS = 27_000  # half an hour of a game: a policy's mode may wait for ever, and early ones often do
+
+
+class Patience:
+    """A line every so often while episodes are played: a game may last for minutes, and a policy may wait in it."""
+
+    def __init__(self, doing: str, every: float = 10.0):
+        self._doing, self._every, self._next = doing, every, time.monotonic() + every
+        self._steps = -1  # the first frame is no step
+
+    def __call__(self) -> None:
+        self._steps += 1
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+            print(f"p3o: still {self._doing}, {self._steps:,} steps so far", file=sys.stderr)
 
 
 def play(

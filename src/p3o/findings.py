@@ -83,7 +83,8 @@ def _overhead_bound(results: list[Result]) -> list[str]:
         return []
     return [
         f"{_names(bound)}: {_percent([share(r) for r in bound])} of the time is acting and bookkeeping around the "
-        "steps, which costs little more for many environments than for one: try --set num_envs=16"
+        "steps, which costs little more for many environments than for one: try --set num_envs=16, and see what it "
+        "does to learning"
     ]
 
 

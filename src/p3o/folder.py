@@ -95,7 +95,7 @@ def check_free(folder: Path) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        raise UserError(f"{folder} is no run: there is no such folder")
+        raise UserError(f"{folder} is no run: {'it is a file' if folder.exists() else 'there is no such folder'}")
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} is no run: it has no config.json")
     return checkpoint.read_json(folder / "config.json", "a run's config", FORMAT)

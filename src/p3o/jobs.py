@@ -25,6 +25,7 @@ from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.base import VectorEnv
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
 from p3o.envs.making import make_env, try_out
+from p3o.envs.quiet import silence_mujoco
 from p3o.errors import UserError
 from p3o.model import plain
 from p3o.placement import accelerators
@@ -62,6 +63,7 @@ def maker(source: EnvSource, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | 
         raise UserError(
             f"environment {type(source).__name__}: give an id, a function that makes a gymnasium.Env, or a VectorEnv"
         )
+    silence_mujoco()  # it may be what the function makes
     return source
 
 

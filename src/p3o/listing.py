@@ -1,17 +1,19 @@
 """What `p3o list` shows."""
 
 import dataclasses
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from p3o.algorithms import ALGORITHMS
+from p3o.algorithms import ALGORITHMS, find
 from p3o.config import Config, describe, make_config
 from p3o.device import available_cores
 from p3o.envs import atari_games, known
-from p3o.errors import UserError
 from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
 from p3o.presets import PRESETS, preset_settings
+
+ROOM_FOR_COLUMNS = 150  # characters; narrower terminals break lines in the middle of words
 
 
 def algorithms() -> Iterator[str]:
@@ -19,27 +21,45 @@ def algorithms() -> Iterator[str]:
         yield f"{name:<6} {entry.title}"
 
 
-def presets() -> Iterator[str]:
-    """Each preset, then each algorithm's settings with their values under both."""
+def presets(algos: Sequence[str] = (), width: int | None = None) -> Iterator[str]:
+    """Each preset, then the settings of each algorithm with their values under both.
+
+    In a terminal that is too narrow for columns a setting takes a few lines.
+    """
+    entries = {name: find(name) for name in algos} or ALGORITHMS
     for name, meaning in PRESETS.items():
         yield f"{name}: {meaning}"
-    for name, entry in ALGORITHMS.items():
+    for name, entry in entries.items():
         columns = {
             f"{preset}/{kind}": make_config(entry.config, preset_settings(name, preset, kind, "gaussian"))
             for preset in PRESETS
             for kind in ("vector", "image")
         }
         yield ""
-        yield f"{name}: --set NAME=VALUE" + "".join(f"{c:>18}" for c in columns)
+        is_narrow = width is not None and width < ROOM_FOR_COLUMNS
+        yield f"{name}: --set NAME=VALUE" + "".join(f"{c:>18}" for c in columns if not is_narrow)
         for setting, _, meaning, choices in describe(entry.config):
-            values = "".join(f"{_show(getattr(config, setting)):>18}" for config in columns.values())
-            yield f"  {setting:<22}{values}  {meaning}{' One of: ' + ', '.join(choices) + '.' if choices else ''}"
+            values = {column: _show(getattr(config, setting)) for column, config in columns.items()}
+            meaning += " One of: " + ", ".join(choices) + "." if choices else ""
+            if is_narrow:
+                yield from _in_lines(setting, values, meaning, width or 0)
+            else:
+                yield f"  {setting:<22}" + "".join(f"{value:>18}" for value in values.values()) + f"  {meaning}"
         yield from _exceptions(name, columns)
         doubts = [a for a in ALTERNATIVES if a.algo == name]
         if doubts:
             yield f"{name}: doubtful entries of the paper, and the --set that selects the other reading"
         for doubt in doubts:
             yield f"  --set {doubt.setting:<32} {doubt.doubt}"
+
+
+def _in_lines(setting: str, values: dict[str, str], meaning: str, width: int) -> Iterator[str]:
+    """A setting, its values where they are not all the same, and what it is, none of it wider than the terminal."""
+    same = len(set(values.values())) == 1
+    told = next(iter(values.values())) if same else ", ".join(f"{value} ({column})" for column, value in values.items())
+    width = max(width, 40)
+    yield from textwrap.wrap(f"{setting}: {told}", width, initial_indent="  ", subsequent_indent="    ")
+    yield from textwrap.wrap(meaning, width, initial_indent="      ", subsequent_indent="      ")
 
 
 def _exceptions(algo: str, columns: dict[str, Config]) -> Iterator[str]:
@@ -68,10 +88,8 @@ def experiments(runs: Path = Path("runs")) -> Iterator[str]:
     """The paper's tables and figures: what each needs and how much of it lies under `runs`."""
     from p3o.experiments.scores import count_finished
 
-    if runs.exists() and not runs.is_dir():
-        raise UserError(f"--in {runs}: not a folder")
     cores = len(available_cores())
-    yield f"{'experiment':<25}{'in the paper':<21}{'runs':>5}{'there':>6}{'steps':>8}{'time here':>13}"
+    yield f"{'experiment':<25}{'in the paper':<21}{'runs':>5}{'done':>6}{'steps':>8}{'time here':>13}"
     for experiment in catalog.EXPERIMENTS.values():
         jobs = experiment.jobs()
         numbers = f"{'–':>5}{'–':>6}{'–':>8}{'seconds':>13}"
@@ -82,8 +100,8 @@ def experiments(runs: Path = Path("runs")) -> Iterator[str]:
         yield f"  {experiment.title}"
     yield ""
     yield "p3o reproduce EXPERIMENT OUT   runs one; --scale 0.01 --seeds 2 makes it small."
-    yield f"there: runs finished at full size under {runs}; with --in OUT those that"
-    yield "       `p3o reproduce EXPERIMENT OUT` has made."
+    yield f"done: runs finished at full size under {runs}; with --in OUT those that"
+    yield "      `p3o reproduce EXPERIMENT OUT` has made."
     yield f"time here: {cores} {'core' if cores == 1 else 'cores'}, estimated from speeds on one core of an AMD EPYC;"
     yield "Atari's is for plain CPU cores, from the cost of its network; no GPU is counted."
 

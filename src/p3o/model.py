@@ -95,7 +95,7 @@ def plain(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(model: Model, folder: Path) -> None:
-    """Write model.json and model.safetensors; an older model in the folder is replaced as a whole."""
+    """Write model.json and model.safetensors; an older model in the folder is replaced as a whole, other files stay."""
     if folder.exists() and not (folder / "model.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and holds no model; it is left as it is")
     env = {"id": model.env["id"], "kwargs": plain(model.env["kwargs"])}
@@ -116,7 +116,7 @@ def save(model: Model, folder: Path) -> None:
         "data": proof,
     }
     checkpoint.write_json(new / "model.json", checkpoint.seal(description))
-    checkpoint.replace_folder(new, folder)
+    checkpoint.replace_folder(new, folder, keeps_others=True)
 
 
 def load(folder: Path) -> Model:

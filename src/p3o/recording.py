@@ -1,5 +1,6 @@
 """The files that grow while a run trains: CSV lines and TensorBoard events, which can be cut back to a checkpoint."""
 
+import contextlib
 import hashlib
 import math
 import os
@@ -131,17 +132,20 @@ class Recorder:
         }
 
     def close(self) -> None:
-        for table in (self.episodes, self.updates, self.evaluations):
-            if table is not None:
-                table.close()
-        self.events.close()
+        """All files, whatever becomes of one of them: what a full disk did not take was not promised to anyone."""
+        for file in (self.episodes, self.updates, self.evaluations, self.events):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
 
 
 def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
     """Drop all that was written after a checkpoint (None: after the start), if what was written before is there."""
     lengths = lengths or {"tables": {}, "events": {}}
     for name, length in lengths["tables"].items():
-        content = (folder / name).read_bytes() if (folder / name).exists() else b""
+        if length and not (folder / name).exists():
+            raise UserError(f"{folder / name} is missing: the checkpoint was made after {length} bytes of it")
+        content = (folder / name).read_bytes() if length else b""
         if len(content) < length:
             raise UserError(
                 f"{folder / name} is damaged: it has {len(content)} bytes, the checkpoint was made after {length}"

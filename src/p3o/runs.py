@@ -28,6 +28,7 @@ CONFIG_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "versions": (dict, "an object"),
     "machine": (dict, "an object"),
     "algo": (str, "a string"),
+    "resumes": (list, "a list"),
     "steps": ((int, float), "a number"),
 }
 

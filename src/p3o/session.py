@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,7 +129,8 @@ class Session:
             is_current = False
         if is_current and (self.folder / "model").exists() and self._line_at[1] == self.trainer.step:
             return
-        self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
+        with self._writing():
+            self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
         try:
             self._write_line()
             self.save()
@@ -153,10 +155,8 @@ class Session:
         """Evaluate from here on, every so many steps."""
         if maker(self.job.env, self.job.env_kwargs) is None:
             raise UserError("eval_every needs an environment id or a function, not a vector environment")
-        if every < 1:
-            raise UserError(f"eval_every {every}: at least 1 is needed")
-        self.job = self.job._replace(eval_every=int(every))
-        self.next_evaluation = self.trainer.step + int(every)
+        self.job = self.job._replace(eval_every=every)
+        self.next_evaluation = self.trainer.step + every
 
     def adopt_folder(self, folder: Path) -> Any:
         """Start to record in a new folder; returns its lock."""
@@ -175,8 +175,11 @@ class Session:
         assert self.config is not None
         now = {"steps": self.steps, "schedule_start": self.schedule_start, "eval_every": self.job.eval_every}
         if any(self.config[key] != value for key, value in now.items()):
+            try:
+                checkpoint.write_json(self.folder / "config.json", self.config | now)
+            except OSError as error:
+                raise UserError(f"{self.folder / 'config.json'} cannot be written: {error.strerror}") from None
             self.config |= now
-            checkpoint.write_json(self.folder / "config.json", self.config)
 
     def header(self) -> Header:
         trainer, config = self.trainer, self.setup.config
@@ -215,7 +218,8 @@ class Session:
     def run(self, stop: Stop, callback: Callable[[Any], Any] | None = None) -> None:
         """Train to the total, or until a signal or the callback stops it."""
         if self.folder is not None:
-            self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
+            with self._writing():
+                self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every
@@ -246,10 +250,11 @@ class Session:
                 if self.trainer.iteration:  # a signal may come before the first
                     self.save()
                     self._tell_cost()
-        except RunStopped as error:
+        except (RunStopped, UserError) as error:  # the latter from an environment that leaves its own space
             with contextlib.suppress(RunStopped):
                 self.wait_for_save()
-            raise RunStopped(f"{error}; {self._last_good()}") from error
+            where = "" if isinstance(error, RunStopped) else f"after step {self.trainer.step:,}: "
+            raise RunStopped(f"{where}{error}; {self._last_good()}") from error
         except Exception as error:  # the environment's own, most likely: its traceback is the user's to read
             with contextlib.suppress(RunStopped):
                 self.wait_for_save()
@@ -325,6 +330,10 @@ class Session:
         episodes = self.setup.config.eval_episodes
         results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step)
         mean = float(np.mean([total for total, _ in results]))
+        if not math.isfinite(mean):
+            if self.folder is not None and self.trainer.step < self.steps:
+                self.save()  # a resume goes on after this evaluation
+            raise RunStopped(f"evaluation at step {self.trainer.step:,}: the mean return is {mean}, no finite number")
         if self.recorder is not None and self.folder is not None:
             with self._writing():
                 self.recorder.add_evaluation(self.trainer.step, results)

@@ -258,7 +258,10 @@ def _one_hot(value: np.ndarray, leaf: Leaf, target: np.ndarray) -> None:
     target[:] = 0.0
     offset = 0
     for entry, size, start in zip(value, leaf.sizes, leaf.start, strict=True):
-        target[offset + int(entry) - start] = 1.0
+        index = entry.item() - start  # a number of Python's: small types of NumPy's would overflow
+        if not 0 <= index < size or index != int(index):
+            raise UserError(f"observation {entry}: a whole number from {start} to {start + size - 1} was expected")
+        target[offset + int(index)] = 1.0
         offset += size
 
 
@@ -305,7 +308,8 @@ def space_from_json(data: dict[str, Any]) -> gym.Space:
         size = data["n"]
         return spaces.MultiBinary([int(n) for n in size] if isinstance(size, list) else int(size))
     if kind == "Dict":
-        return spaces.Dict({key: space_from_json(part) for key, part in data["spaces"]})
+        # pairs keep their order; of a dict Gymnasium sorts the keys
+        return spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
     raise ValueError(f"unknown space {kind!r}")

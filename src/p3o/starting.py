@@ -44,7 +44,7 @@ def _resume_locked(
     setup = set_up(job, config.get("device", "cpu"), config.get("cores"))
     has_lost_gpu = config.get("device") == "gpu" and setup.trainer.device.platform == "cpu"
     if has_lost_gpu:
-        display.message("this run was on a GPU, and there is none here; it goes on on the CPU, but not bit for bit")
+        display.message("this run was on a GPU, and there is none here; the CPU goes on with it, not bit for bit")
     if config["env"]["observation_space"] != str(setup.spaces[0]) or config["env"]["action_space"] != str(
         setup.spaces[1]
     ):
@@ -59,16 +59,18 @@ def _resume_locked(
             "the environment cannot be brought back to where it was: the episodes that were running start afresh"
         )
     changed = has_lost_gpu
+    planned: dict[str, Any] = {}
     if steps is not None and steps != job.steps:
         if setup.config.schedule_steps is None and setup.config.lr_schedule != "constant":
             display.message(f"the new total of {steps:,} steps is the new horizon of the learning-rate schedule")
+            planned = {"planned": job.steps} if session.trainer.step else {}
         config["steps"] = session.steps = steps
         changed = True
     changed |= _tell_what_differs(setup, config, display)
     if changed:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = {"at_step": session.trainer.step, "steps": session.steps, "time": now}
-        entry |= {"versions": versions(), "machine": machine()}
+        entry |= {"versions": versions(), "machine": machine(), **planned}
         if has_lost_gpu:
             entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)
@@ -110,7 +112,8 @@ def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int 
             if tree["job"][key] != value:
                 raise UserError(f"{folder / 'config.json'} was changed: {_change(key, tree['job'][key], value)}")
         if steps is not None and steps < tree["trainer"]["step"] and steps != config["steps"]:
-            raise UserError(f"--steps {steps}: the run is at step {tree['trainer']['step']} already")
+            at = tree["trainer"]["step"]
+            raise UserError(f"--steps {steps:,}: the run is at step {at:,} already; a larger total is needed")
         return session.restore(tree)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         reason = " ".join(str(error).split())

@@ -5,15 +5,20 @@ import ctypes.util
 import errno
 import os
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import gymnasium as gym
 
 from p3o.agent import load_model
 from p3o.envs.atari import AtariGame
 from p3o.envs.making import make_env
 from p3o.envs.quiet import quietly
-from p3o.errors import UserError
-from p3o.evaluate import play
+from p3o.errors import UserError, extra
+from p3o.evaluate import Patience, play
+from p3o.model import Model
 
 FORMATS = (".mp4", ".gif")
 DEFAULT_FPS = 30
@@ -37,15 +42,14 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
     unfinished = out.with_name(f".{out.stem}.tmp{out.suffix}")
     try:
         with quietly():
+            _follow(env)
             env.reset(seed=seed)
             if env.render() is None:  # before anything is written
                 raise UserError("it draws no pictures")
             _make_place(out, unfinished)
         what = "an episode" if episodes == 1 else f"{episodes} episodes"
         print(f"filming {what}: without a GPU a thousand pictures can take minutes", file=sys.stderr)
-        with quietly(), writer_for(unfinished, fps) as writer:
-            is_fixed = not isinstance(env, AtariGame)
-            play(model, env, episodes, seed, is_fixed, on_frame=lambda: writer.append_data(env.render()))
+        _play(model, env, episodes, seed, lambda: writer_for(unfinished, fps))
         os.replace(unfinished, out)
     except _CannotWrite as error:
         raise UserError(f"--out {out} cannot be written: {error}") from None
@@ -56,6 +60,38 @@ def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         env.close()
+
+
+def _play(model: Model, env: gym.Env, episodes: int, seed: int, open_writer: Callable[[], Any]) -> None:
+    """Episodes, each picture to the writer; libraries keep quiet, but a line every so often says that it goes on."""
+    patience, is_fixed = Patience("filming"), not isinstance(env, AtariGame)
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        with quietly():
+            writer = stack.enter_context(open_writer())
+
+        def on_frame() -> None:
+            with quietly():  # what writes .mp4 files starts with the first picture
+                writer.append_data(env.render())
+            patience()
+
+        play(model, env, episodes, seed, is_fixed, on_frame)
+
+
+def _follow(env: gym.Env) -> None:
+    """Let MuJoCo's camera go along with the body.
+
+    Gymnasium looks on from where the body starts if a task names none to follow, though most models have a camera for
+    that. A camera that the environment was made with stays.
+    """
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    if renderer is None or renderer.camera_id != -1 or "trackbodyid" in (renderer.default_cam_config or {}):
+        return
+    if env.spec is not None and "default_camera_config" in env.spec.kwargs:
+        return
+    import mujoco
+
+    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1 where it has none
 
 
 class _CannotWrite(Exception):
@@ -78,7 +114,7 @@ def _video_library() -> Any:
         import imageio
         import imageio_ffmpeg  # noqa: F401 - the .mp4 writer needs it
     except ModuleNotFoundError as error:
-        raise UserError(f"video needs {error.name}: install the extra p3o[video]") from None
+        raise UserError(f"video needs {error.name}: {extra('video')}") from None
 
     def writer(path: Path, fps: int) -> Any:
         if path.suffix == ".gif":

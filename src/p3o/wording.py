@@ -90,7 +90,16 @@ def format_number(value: float, digits: int = 3) -> str:
 
 def format_return(value: float) -> str:
     """A return or a mean of returns: one decimal, two below ten."""
-    return format_number(value) if not math.isfinite(value) else f"{value:,.{1 if abs(value) >= 10 else 2}f}"
+    return format_number(value) if not math.isfinite(value) else _fixed(value, 1 if abs(value) >= 10 else 2)
+
+
+def format_share(value: float) -> str:
+    """A probability or a normalised score: two decimals."""
+    return _fixed(value, 2)
+
+
+def _fixed(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
 
 
 def format_clock(seconds: float) -> str:

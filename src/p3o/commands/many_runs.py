@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from p3o.commands.options import Number, Words, parse_value
+from p3o.commands.options import NumberOrNone, PathOrNone, Words, parse_value
 from p3o.errors import UserError
 
 
@@ -16,29 +16,29 @@ class Sweep:
 
     out: Positional[Annotated[str, arg(metavar="OUT")]]
     """Folder of the sweep; its runs lie in OUT/ENV/ALGO-PRESET/seed-N."""
-    envs: Annotated[list[str], arg(metavar="ENV ...")] = field(default_factory=list)
+    envs: Annotated[list[str], arg(metavar="ENV ...", help_behavior_hint="")] = field(default_factory=list)
     """Gymnasium ids, or module:Id."""
-    algos: Annotated[list[str], arg(metavar="ALGO ...")] = field(default_factory=list)
+    algos: Annotated[list[str], arg(metavar="ALGO ...", help_behavior_hint="")] = field(default_factory=list)
     """Algorithms; p3o unless given."""
-    seeds: Annotated[str | None, arg(metavar="N")] = None
+    seeds: NumberOrNone = None
     """10 means 0 to 9; 5-9 and 3,7 also work; 5 unless given."""
-    steps: Number | None = None
+    steps: NumberOrNone = None
     """Environment steps of each run; 1e6 unless given."""
-    preset: str | None = None
-    """Named settings: default or paper."""
-    variant: str | None = None
+    preset: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Named settings: default or paper; default unless given."""
+    variant: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Name for a departure from the preset, used in folders and tables."""
     set: Words = field(default_factory=list)
     """Settings over the preset's, for every run."""
     env_set: Words = field(default_factory=list)
     """Arguments of the environments' constructors."""
-    eval_every: Number | None = None
+    eval_every: NumberOrNone = None
     """Evaluate with deterministic actions every so many steps."""
-    file: str | None = None
+    file: PathOrNone = None
     """A TOML or YAML design of several blocks, instead of the options above."""
-    workers: Number | None = None
+    workers: NumberOrNone = None
     """Runs at once; as many as there are cores unless given."""
-    ray: str | None = None
+    ray: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")] = None
     """Run on a Ray cluster: auto, local or ray://HOST:PORT."""
 
     def run(self) -> int:
@@ -82,13 +82,13 @@ class Reproduce:
     """Its name; `p3o list experiments` shows them."""
     out: Positional[Annotated[str, arg(metavar="OUT")]]
     """Folder of the runs, the report and the table."""
-    seeds: Annotated[str | None, arg(metavar="N")] = None
+    seeds: NumberOrNone = None
     """10 means 0 to 9; 5-9 and 3,7 also work; the paper's unless given."""
     scale: Annotated[str, arg(metavar="X")] = "1"
     """Share of the paper's steps, as 0.01; below 1 nothing is comparable with the paper."""
-    workers: Number | None = None
+    workers: NumberOrNone = None
     """Runs at once; as many as there are cores unless given."""
-    ray: str | None = None
+    ray: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")] = None
     """Run on a Ray cluster: auto or ray://HOST:PORT."""
 
     def run(self) -> int:
@@ -107,11 +107,11 @@ class Report:
 
     paths: Positional[Annotated[list[str], arg(metavar="PATH ...")]]
     """Run folders, sweep folders and results folders, in any mix."""
-    out: str | None = None
+    out: PathOrNone = None
     """File to write; report.html in PATH unless given, here where there are several."""
-    markdown: Annotated[str | None, arg(metavar="FILE.md")] = None
+    markdown: Annotated[str | None, arg(metavar="FILE.md", help_behavior_hint="")] = None
     """Write tables and figures as Markdown too, with SVG files in a folder beside it."""
-    figures: Annotated[str | None, arg(metavar="DIR")] = None
+    figures: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """Write each figure as PNG, PDF and SVG and each table as CSV too."""
 
     def run(self) -> int:
@@ -119,6 +119,8 @@ class Report:
 
         if not self.paths:
             raise UserError("report needs at least one run, sweep or results folder")
+        if "" in self.paths:
+            raise UserError("report: the name of a folder is missing")
         for path in write_reports(self.paths, self.out, self.markdown, self.figures):
             print(path)
         return 0

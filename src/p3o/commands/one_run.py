@@ -2,15 +2,13 @@
 
 import json
 import shlex
-import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from p3o.commands.options import Number, Words, parse_seed, parse_value
+from p3o.commands.options import Number, NumberOrNone, PathOrNone, Switch, Text, Words, parse_seed, parse_value
 from p3o.errors import UserError
 
 
@@ -20,24 +18,24 @@ class Train:
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
     """A Gymnasium id (HalfCheetah-v5, CartPole-v1, PongNoFrameskip-v4, ALE/Pong-v5) or module:Id."""
-    algo: str = "p3o"
+    algo: Text = "p3o"
     """Algorithm; `p3o list algorithms` shows them."""
     steps: Number = "1e6"
     """Environment steps, as 300000, 3e5 or 300_000."""
     seed: Number = "0"
     """Seed of everything random in the run."""
-    preset: str = "default"
+    preset: Text = "default"
     """Named settings: default or paper."""
-    variant: str = ""
+    variant: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = ""
     """Name for a departure from the preset, used in folders and tables."""
-    out: str | None = None
+    out: PathOrNone = None
     """Run folder; runs/ENV/ALGO-PRESET/seed-N unless given."""
     set: Words = field(default_factory=list)
     """Settings over the preset's; `p3o list presets` shows them all."""
     env_set: Words = field(default_factory=list)
     """Arguments of the environment's constructor."""
-    eval_every: Number | None = None
-    """Evaluate with deterministic actions every so many steps."""
+    eval_every: NumberOrNone = None
+    """Evaluate with deterministic actions every so many steps, and keep the best policy in RUN/model-best."""
 
     def run(self) -> int:
         from p3o import starting
@@ -68,8 +66,8 @@ class Resume:
 
     run_dir: Positional[Annotated[str, arg(metavar="RUN")]]
     """Run folder."""
-    steps: Number | None = None
-    """A new total of environment steps."""
+    steps: NumberOrNone = None
+    """A new total of environment steps; the run's own unless given."""
 
     def run(self) -> int:
         from p3o import starting
@@ -88,22 +86,22 @@ class Eval:
     """Run folder or model folder."""
     episodes: Number = "100"
     """Episodes to play."""
-    deterministic: bool = False
+    deterministic: Switch = False
     """Take the policy's mode instead of a sample."""
     seed: Number = "0"
     """Seed of the environment and of sampled actions."""
-    json: bool = False
+    json: Switch = False
     """Print one JSON object instead of a sentence."""
 
     def run(self) -> int:
         import numpy as np
 
         from p3o.config import parse_count
-        from p3o.evaluate import play
+        from p3o.evaluate import Patience, play
 
         episodes = parse_count(self.episodes, "--episodes")
         model, env = _model_and_env(self.run_dir)
-        results = play(model, env, episodes, parse_seed(self.seed), self.deterministic, on_frame=_Patience())
+        results = play(model, env, episodes, parse_seed(self.seed), self.deterministic, on_frame=Patience("playing"))
         returns = np.array([total for total, _ in results])
         summary = {
             "env": model.env["id"],
@@ -127,26 +125,13 @@ class Eval:
         return 0
 
 
-class _Patience:
-    """A line every so often while episodes are played: a game may last for minutes, and a policy may wait in it."""
-
-    def __init__(self, every: float = 10.0):
-        self._every, self._next, self._steps = every, time.monotonic() + every, -1  # the first frame is no step
-
-    def __call__(self) -> None:
-        self._steps += 1
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._every
-            print(f"p3o: still playing, {self._steps:,} steps so far", file=sys.stderr)
-
-
 @dataclass
 class Video:
-    """Film a trained agent."""
+    """Film a trained agent; its actions are deterministic, in an Atari game drawn."""
 
     run_dir: Positional[Annotated[str, arg(metavar="RUN")]]
     """Run folder or model folder."""
-    out: str | None = None
+    out: PathOrNone = None
     """File to write (.mp4 or .gif); RUN/video.mp4 unless given."""
     episodes: Number = "1"
     """Episodes to film."""

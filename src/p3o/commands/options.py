@@ -3,12 +3,17 @@
 import json
 from typing import Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import FlagCreatePairsOff, arg
 
 from p3o.errors import UserError
 
-Words = Annotated[list[str], arg(metavar="KEY=VALUE ...")]
+# what is not given by default has no default to be told
+Words = Annotated[list[str], arg(metavar="KEY=VALUE ...", help_behavior_hint="")]
 Number = Annotated[str, arg(metavar="N")]
+NumberOrNone = Annotated[str | None, arg(metavar="N", help_behavior_hint="")]
+Text = Annotated[str, arg(metavar="NAME")]
+PathOrNone = Annotated[str | None, arg(metavar="PATH", help_behavior_hint="")]
+Switch = Annotated[bool, FlagCreatePairsOff, arg(help_behavior_hint="")]
 
 
 def parse_seed(text: str) -> int:

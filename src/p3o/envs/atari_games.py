@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from p3o.envs.quiet import quietly
-from p3o.errors import UserError, nearest
+from p3o.errors import UserError, extra, nearest
 
 FRAME_SKIP = 4
 NOOP_MAX = 30
 MOST = 2**31 - 2  # of any whole number: the emulator is told one more no-op, in 32 bits
 # What Gym had in 2019, when the paper's runs were made; ale-py registers 108,000 for these ids too.
-NO_FRAMESKIP_CAPS = {"space_invaders": 300_000}
+NO_FRAMESKIP_CAPS = {"SpaceInvaders": 300_000}
 NO_FRAMESKIP_CAP = 400_000
 FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # games without a mode for one player
 
@@ -39,6 +39,21 @@ class Game(NamedTuple):
 OPTIONS = tuple(name for name in Game._fields if name != "rom")
 
 
+def registered(env_id: str) -> dict[str, Any] | None:
+    """Every option of a game as its id has it, None where the spelling is not supported."""
+    match = _ID.fullmatch(_bare(env_id))
+    if match is None:
+        return None
+    if match["ale"] and not match["kind"] and match["version"] == "5":
+        own = {"repeat_action_probability": 0.25, "max_num_frames_per_episode": 108_000}
+    elif not match["ale"] and match["kind"] == "NoFrameskip" and match["version"] in "04":
+        cap = NO_FRAMESKIP_CAPS.get(match["name"], NO_FRAMESKIP_CAP)
+        own = {"repeat_action_probability": 0.25 if match["version"] == "0" else 0.0, "max_num_frames_per_episode": cap}
+    else:
+        return None
+    return Game._field_defaults | own
+
+
 def is_atari(env_id: str) -> bool:
     """Whether an id is one of Atari's; one that others may have too (`Pong-v4`) is theirs where they registered it."""
     match = _ID.fullmatch(_bare(env_id))
@@ -49,9 +64,15 @@ def is_atari(env_id: str) -> bool:
     if match["ale"] or match["kind"]:
         return True
     try:
-        return match["name"] in _roms()
+        return match["name"] in _roms() and not _is_taken(match["name"])
     except ModuleNotFoundError:
         return False
+
+
+def _is_taken(name: str) -> bool:
+    """Whether another package has a task of that name (`Blackjack-v1`): a version that is not there was meant of it."""
+    known = (gym.registry[env_id] for env_id in gym.registry if env_id.rpartition("-v")[0] == name)
+    return any("ale_py" not in str(spec.entry_point) for spec in known)
 
 
 def find_game(env_id: str, options: dict[str, Any]) -> Game:
@@ -59,25 +80,19 @@ def find_game(env_id: str, options: dict[str, Any]) -> Game:
     try:
         roms = _roms()
     except ModuleNotFoundError:
-        raise UserError(
-            f"environment {env_id!r} needs a package that is not installed: install the extra p3o[atari]"
-        ) from None
+        raise UserError(f"environment {env_id!r} needs a package that is not installed: {extra('atari')}") from None
     match = _ID.fullmatch(_bare(env_id))
     assert match is not None
     name = match["name"]
     if name not in roms:
         raise UserError(f"unknown environment {env_id!r}: there is no Atari game {name!r}{nearest(name, roms)}")
-    if match["ale"] and not match["kind"] and match["version"] == "5":
-        game = Game(roms[name], 0.25, max_num_frames_per_episode=108_000)
-    elif not match["ale"] and match["kind"] == "NoFrameskip" and match["version"] in "04":
-        cap = NO_FRAMESKIP_CAPS.get(roms[name], NO_FRAMESKIP_CAP)
-        game = Game(roms[name], 0.25 if match["version"] == "0" else 0.0, max_num_frames_per_episode=cap)
-    else:
+    own = registered(env_id)
+    if own is None:
         raise UserError(
             f"environment {env_id!r}: this spelling is not supported; use {name}NoFrameskip-v4 (as in the paper) or "
             f"ALE/{name}-v5 (sticky actions)"
         )
-    return game._replace(**{key: _checked(env_id, key, value) for key, value in options.items()})
+    return Game(roms[name], **own | {key: _checked(env_id, key, value) for key, value in options.items()})
 
 
 def _bare(env_id: str) -> str:

@@ -156,7 +156,7 @@ class HostVectorEnv:
         earned = 0.0
         for action in log:
             raw, reward, is_terminated, is_truncated, _ = env.step(action)
-            earned += reward
+            earned += float(reward)  # as the array of float64 does, whatever kind of number it is
             if is_terminated or is_truncated:
                 return False
         self._encoder.write(raw, self._current, index)

@@ -89,6 +89,24 @@ def is_constant(value: Any, layers: Layers) -> bool:
     return type(value) is tuple and all(is_constant(item, layers) for item in value)
 
 
+def constants(value: Any) -> list[str]:
+    """The numbers that a constant function carries with it: another one of its name may have others.
+
+    Words are left out: goals are numbers, and the name of a file may be another one in another process.
+    """
+    if isinstance(value, enum.Enum):
+        return [value.name]
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return [repr(value)]
+    parts: tuple[Any, ...] = value if type(value) is tuple else ()
+    if isinstance(value, functools.partial):
+        parts = (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, types.FunctionType) and not str(value.__module__).startswith("gymnasium."):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        parts = (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
+    return [said for part in parts for said in constants(part)]
+
+
 def is_among(layers: Layers, value: object) -> bool:
     return any(value is layer for layer in layers)
 

@@ -1,6 +1,7 @@
 """One environment from its id; what goes wrong on the way in one line."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +10,7 @@ from p3o.envs import known
 from p3o.envs.atari import AtariGame
 from p3o.envs.atari_games import find_game, is_atari
 from p3o.envs.quiet import quietly, silence_mujoco
-from p3o.errors import UserError
+from p3o.errors import UserError, extra
 
 
 def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> gym.Env:
@@ -31,8 +32,9 @@ def make_env(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None
     except UserError:
         raise
     except ModuleNotFoundError as error:
-        if module and error.name is not None and module.startswith(error.name):
-            raise UserError(f"environment {env_id!r}: there is no module {module!r}") from None
+        if module and error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            hint = f"; for {module}.py in this folder set PYTHONPATH=." if Path(f"{module}.py").exists() else ""
+            raise UserError(f"environment {env_id!r}: there is no module {module!r}{hint}") from None
         raise UserError(_missing(env_id, str(error))) from None
     except gym.error.DependencyNotInstalled as error:
         raise UserError(_missing(env_id, str(error))) from None
@@ -76,7 +78,7 @@ def _one_line(env_id: str, error: Exception) -> str:
 
 
 def _missing(env_id: str, detail: str) -> str:
-    extra = next((e for e in ("mujoco", "ale", "box2d", "pygame") if e in detail.lower()), "")
-    name = {"ale": "atari", "pygame": "video"}.get(extra, extra)
-    help_line = f"install the extra p3o[{name}]" if name else " ".join(detail.split())
+    package = next((e for e in ("mujoco", "ale", "box2d", "pygame") if e in detail.lower()), "")
+    name = {"ale": "atari", "pygame": "video"}.get(package, package)
+    help_line = extra(name) if name else " ".join(detail.split())
     return f"environment {env_id!r} needs a package that is not installed: {help_line}"

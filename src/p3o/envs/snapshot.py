@@ -20,6 +20,7 @@ from p3o.envs import mujoco_state
 from p3o.envs.introspection import (
     SCALARS,
     Layers,
+    constants,
     full_name,
     has_only_attributes,
     is_among,
@@ -111,7 +112,7 @@ class _Encoder:
             random = [self.encode(vars(space).get("_np_random"), where) for space in with_parts(value)]
             return {"space": [full_name(type(value)), random]}
         if callable(value) and is_constant(value, self.layers):
-            return {"function": [full_name(value)]}
+            return {"function": [full_name(value), [*constants(value)]]}
         if full_name(type(value)) == "mujoco._structs.MjData" and is_mujoco(owner):
             return {"mujoco": mujoco_state.capture(value)}
         if type(value) in SEQUENCES.values():
@@ -271,6 +272,8 @@ class _Decoder:
                 self.writes.append(functools.partial(vars(space).__setitem__, "_np_random", generator))
             return own
         if tag == "function" and callable(own):
+            if content[1:] not in ([], [constants(own)]):  # those of before had the name alone
+                raise ValueError(f"{content[0]} has other numbers in it than where it was captured")
             return own
         raise ValueError(f"unknown entry {tag!r}")
 

@@ -17,7 +17,8 @@ from p3o.presets import preset_settings
 CHECKPOINTS = {"mujoco": (1 / 3, 2 / 3, 1.0), "atari": (0.4, 0.8, 1.0)}  # shares of the run at which it is scored
 CHANGED_SINCE_2019 = ("Ant", "Humanoid")  # tasks that `p3o.envs.mujoco_2019` has as they were
 PAPER_SEEDS = {"mujoco": 10, "atari": 3}
-KINDS = {"mujoco": ("vector", "gaussian"), "atari": ("image", "categorical")}  # of observations and actions
+# of observations and actions, and whether it is a game
+KINDS = {"mujoco": ("vector", "gaussian", False), "atari": ("image", "categorical", True)}
 MUJOCO_ALGORITHMS = ("p3o", "a2c", "a2cg", "ppo")
 ATARI_ALGORITHMS = ("p3o", "a2c", "acer", "ppo")
 FIGURE_GAMES = (  # the nine games whose curves are in the main text

@@ -14,7 +14,7 @@ from p3o.experiments.claims import Check
 from p3o.experiments.compare import Comparison, compare
 from p3o.experiments.scores import Result
 from p3o.statistics import Array, Estimate
-from p3o.wording import format_number, format_return
+from p3o.wording import format_number, format_return, format_share
 
 QUOTED = ("qprop", "ipg")
 HEADER = (
@@ -212,6 +212,9 @@ def _suite_findings(suite: str, results: Sequence[Result], scale: float) -> Iter
     near = " (95 % interval)" if has_interval else ""
     yield f"Tasks won, {suite}, on the {len(envs)} tasks that have runs of every algorithm{near}:"
     yield ""
+    if len(envs) < len({r.cell.env for r in results}):
+        yield "(report.html counts every task on which two algorithms have a score, so its numbers are others.)"
+        yield ""
     yield f"| at | {' | '.join(algos)} | tied |"
     yield f"| --- |{' --- |' * (len(algos) + 1)}"
     for i, step in enumerate(by_cell[envs[0], algos[0]].steps):
@@ -239,11 +242,11 @@ def _aggregate_table(scores: Mapping[str, Mapping[str, Array]], has_interval: bo
     yield "| --- | --- | --- | --- | --- | --- |"
     for algo, of_tasks in scores.items():
         found = statistics.aggregates(statistics.normalise(of_tasks, low, high))
-        cells = " | ".join(_with_interval(e, _two, has_interval) for e in found)
+        cells = " | ".join(_with_interval(e, format_share, has_interval) for e in found)
         chance = "–"
         if algo != "p3o" and "p3o" in scores:
             estimate = statistics.probability_of_improvement(scores["p3o"], of_tasks)
-            chance = _with_interval(estimate, _two, has_interval)
+            chance = _with_interval(estimate, format_share, has_interval)
         yield f"| {algo} | {cells} | {chance} |"
     yield ""
 
@@ -276,10 +279,6 @@ def _shown(value: float | None) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:.0f}"
-
-
-def _two(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"  # no -0.00
 
 
 def _with_interval(estimate: Estimate, shown: Callable[[float], str], has_interval: bool) -> str:

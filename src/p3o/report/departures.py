@@ -1,21 +1,22 @@
 """Where a run departs from its preset without a name for it: then the paper's number is not about it."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 from p3o.errors import UserError
 from p3o.experiments import reference
 from p3o.report.axes import short_count
-from p3o.report.find import Group, Study
+from p3o.report.find import Group
 from p3o.runs import Run
 
 # what does not change what is learned
 HARMLESS = frozenset({"checkpoint_every", "eval_episodes", "device", "deterministic"})
 
 
-def departures(study: Study, task: str, group: Group) -> tuple[str, ...]:
-    """Every departure of any run of a cell, in words."""
-    said = [words for run in study.cells[task, group] for words in _of_run(run, group)]
+def departures(runs: Iterable[Run], group: Group) -> tuple[str, ...]:
+    """Every departure of any of these runs of a group, in words."""
+    said = [words for run in runs for words in _of_run(run, group)]
     return tuple(dict.fromkeys(said))
 
 
@@ -30,16 +31,37 @@ def _of_run(run: Run, group: Group) -> list[str]:
         for name, value in settings.items()
         if name in wanted and name not in HARMLESS and _plain(value) != wanted[name]
     ]
-    said += [f"environment's {name} {_shown(value)}" for name, value in _kwargs(run).items()]
+    said += [f"environment's {name} {_shown(value)}" for name, value in _options(run, row).items()]
     start = run.config.get("schedule_start")
     if isinstance(start, int) and start > 0:
         said.append(f"schedules begun anew at step {short_count(start)}")
-    return said
+    return said + [
+        f"{short_count(steps)} steps, not the {short_count(planned)} it set out for"
+        for planned, steps in _new_totals(run)
+        if planned != steps
+    ]
 
 
-def _kwargs(run: Run) -> dict[str, Any]:
+def _new_totals(run: Run) -> Iterable[tuple[int, int]]:
+    """The total before and after each step at which the run was given another one; there and back is none."""
+    totals: dict[Any, tuple[int, int]] = {}
+    for entry in run.config.get("resumes", []):
+        if isinstance(entry, dict) and isinstance(entry.get("planned"), int) and isinstance(entry.get("steps"), int):
+            planned, _ = totals.get(entry.get("at_step"), (entry["planned"], 0))
+            totals[entry.get("at_step")] = (planned, entry["steps"])
+    return totals.values()
+
+
+def _options(run: Run, row: reference.Task | None) -> dict[str, Any]:
+    """Those of the environment that are not the paper's; a spelling of a game (`ALE/Pong-v5`) has some of its own."""
     kwargs = run.config["env"].get("kwargs")
-    return kwargs if isinstance(kwargs, dict) else {}
+    options = kwargs if isinstance(kwargs, dict) else {}
+    if row is None or row.suite != "atari":
+        return options
+    from p3o.envs.atari_games import registered
+
+    papers = registered(f"{row.name}NoFrameskip-v4") or {}
+    return {name: v for name, v in ((registered(run.env_id) or {}) | options).items() if papers.get(name) != v}
 
 
 @cache

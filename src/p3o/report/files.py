@@ -23,13 +23,17 @@ def write_file(path: Path, data: bytes, kind: str) -> None:
 
 
 def check_page_name(path: Path, kind: str) -> None:
-    """Refuse a name that files of runs have: a slip would write over them."""
+    """Refuse a folder, and a name that files of runs have: a slip would write over them."""
     if path.suffix in RUN_SUFFIXES:
         raise UserError(f"{path}: {path.suffix} is of other files, not of {kind}")
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, should be the name of {kind}")
 
 
 def check_figures_folder(folder: Path) -> None:
-    """Refuse a folder that holds a run, a model or a checkpoint."""
+    """Refuse a file, and a folder that holds a run, a model or a checkpoint."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, should be a folder for figures")
     held = [file.name for file in folder.glob("*") if file.suffix in (".json", ".safetensors")]
     if held:
         raise UserError(f"{folder}: holds {min(held)}; figures want a folder of their own")

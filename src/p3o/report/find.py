@@ -1,5 +1,7 @@
 """From paths to runs, and from runs to the groups that are compared."""
 
+import fnmatch
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -141,7 +143,24 @@ def _told_by_sweeps(roots: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def _indices(roots: list[Path]) -> list[Path]:
     """Every sweep.json under the paths."""
-    return list(dict.fromkeys(file for root in roots for file in sorted(root.rglob("sweep.json"))))
+    files = [file for root in roots for file in _files(root, "sweep.json")]
+    return list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
+
+
+def _files(root: Path, pattern: str) -> list[Path]:
+    """Those under a folder whose names fit, behind links too; each folder once, by its own name if that is there."""
+    found: dict[str, list[Path]] = {}
+    for follows in (False, True):
+        walked = set()
+        for place, folders, names in os.walk(root, followlinks=follows):
+            real = os.path.realpath(place)
+            if real in walked:
+                folders.clear()  # a link in a circle
+                continue
+            walked.add(real)
+            folders.sort()
+            found.setdefault(real, [Path(place, name) for name in fnmatch.filter(names, pattern)])
+    return sorted(file for files in found.values() for file in files)
 
 
 def _with_failures(runs: list[tuple[Path, Run]], roots: list[Path]) -> list[tuple[Path, Run]]:
@@ -162,7 +181,7 @@ def _runs_under(root: Path) -> list[Run]:
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    for file in sorted(root.rglob("config.json")):
+    for file in _files(root, "config.json"):
         if any((file.parent / name).exists() for name in DATA_FILES):
             yield file.parent
 
@@ -170,13 +189,13 @@ def _folders(root: Path) -> Iterator[Path]:
 def _bare_runs(root: Path) -> list[Run]:
     """Files ENV/NAME/seed-N.csv.gz with steps and returns alone, as results/versus-sb3 has them.
 
-    They do not say how many steps were asked for: it is taken to be the most that any of the same task has, rounded to
-    two digits: whole iterations end a little past it, episodes a little before.
+    They do not say how many steps were asked for: it is taken to be the most that any of the same task and name has,
+    rounded to two digits: whole iterations end a little past it, episodes a little before.
     """
-    files = [file for file in sorted(root.rglob("seed-*.csv.gz")) if BARE_NAME.fullmatch(file.name)]
+    files = [file for file in _files(root, "seed-*.csv.gz") if BARE_NAME.fullmatch(file.name)]
     runs = [_bare_run(file) for file in files]
-    for task in {run.env_id for run in runs}:
-        same = [run for run in runs if run.env_id == task]
+    for kind in {(run.env_id, run.config["algo"]) for run in runs}:
+        same = [run for run in runs if (run.env_id, run.config["algo"]) == kind]
         most = max(run.last_step for run in same)
         unit = 10 ** max(len(str(most)) - 2, 0)
         for run in same:

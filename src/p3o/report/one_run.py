@@ -66,6 +66,7 @@ def render_one(run: Run) -> str:
         environment=rows(config["env"]),
         provenance=[("Versions", rows(config.get("versions", {}))), ("Machine", rows(config.get("machine", {})))],
         command=config.get("command", ""),
+        resumes=resumes(run),
         warnings=warnings(run),
         points={chart.key: chart.points for chart in [curve, *charts] if chart},
     )
@@ -129,16 +130,40 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
     ]
 
 
+def resumes(run: Run) -> list[str]:
+    """What the command does not tell: where the run was taken up with another total, or under other conditions."""
+    said = []
+    for entry in run.config.get("resumes", []):
+        if isinstance(entry, dict) and isinstance(entry.get("at_step"), int) and isinstance(entry.get("steps"), int):
+            total = f"to a total of {entry['steps']:,}"
+            if isinstance(entry.get("planned"), int):
+                total += f" instead of {entry['planned']:,}, schedules included"
+            said.append(f"Resumed at step {entry['at_step']:,}, {total}.")
+    return said
+
+
+def _last_checkpoint(run: Run) -> int | None:
+    """Its step, None where there is none or it cannot be told."""
+    try:
+        step = json.loads((run.path / "checkpoint" / "checkpoint.json").read_text())["step"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, int) else None
+
+
 def warnings(run: Run) -> list[str]:
     """What a reader must know before trusting the numbers."""
     found = []
     count = run.episodes["step"].size
     if count < SCORE_WINDOW:
-        rests = f"rests on {count}" if count else "does not exist yet"
-        found.append(f"Fewer than {SCORE_WINDOW} episodes have ended, so the final score {rests}.")
+        rests = f"Fewer than {SCORE_WINDOW} episodes have ended, so the final score rests on {count}."
+        found.append(rests if count else "No episode has ended yet, so there is no score.")
     if not run.is_finished:
         asked = run.config["steps"]
         found.append(f"The run is not finished: its files end at step {run.last_step:,} of {asked:,.0f}.")
+        step = _last_checkpoint(run)
+        if step is not None:
+            found.append(f"Its last checkpoint is at step {step:,}; `p3o resume` with its folder goes on from there.")
     if run.non_finite:
         found.append(f"Values that are not finite numbers were recorded in {', '.join(run.non_finite)}.")
     return found

@@ -14,7 +14,7 @@ from p3o.experiments.compare import compare
 from p3o.report.axes import short_count
 from p3o.report.departures import departures
 from p3o.report.find import Group, Study, score
-from p3o.runs import Array
+from p3o.runs import Array, Run
 from p3o.statistics import Aggregates, Estimate, Profile, Verdict, WinEstimate
 
 MUJOCO_CHECKPOINTS = (1_000_000, 2_000_000, 3_000_000)
@@ -162,7 +162,7 @@ class Results:
                 g: v for g, v in self.scores(task, step).items() if g in plain and (g.preset, g.source) == kin[:2]
             }
             printed = {group for group in scores if reference.paper_score(task, group.algo) is not None}
-            departing = {g: why for g in scores if g in printed and (why := departures(self.study, task, g))}
+            departing = {g: why for g in printed if (why := departures(self._scored(task, g, step), g))}
             true = {group: values for group, values in scores.items() if group not in departing}
             found = dict(zip(true, compare(task, {g.algo: v for g, v in true.items()}, scale), strict=True))
             for group, values in scores.items():
@@ -173,6 +173,10 @@ class Results:
                 assert verdict is not None
                 rows.append(PaperRow(task, group, step, values, paper, verdict))
         return rows
+
+    def _scored(self, task: str, group: Group, step: int) -> list[Run]:
+        """The runs that have a score at a step."""
+        return [run for run in self.study.cells[task, group] if math.isfinite(score(run, step))]
 
     @cached_property
     def overall(self) -> Overall | None:

@@ -13,7 +13,7 @@ from p3o.report.results import Overall, Results
 from p3o.report.settings import difference_tables
 from p3o.runs import SCORE_WINDOW, Array
 from p3o.statistics import MIN_SEEDS, Estimate, Verdict
-from p3o.wording import format_return
+from p3o.wording import format_return, format_share
 
 MAX_ACROSS = 6  # groups side by side
 
@@ -100,7 +100,7 @@ def win_table(results: Results) -> Table:
             seeds = min(values.size for task in there for g, values in results.final[task].items() if names[g] == name)
             won = Cell(f"{estimate.value:.0f}", int(estimate.value), mark=mark, around=Around(*estimate[1:], seeds))
             near = Cell(interval(estimate, lambda v: f"{v:.0f}") or "–", interval(estimate, lambda v: f"{v:.0f}"))
-            rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, lambda v: f"{v:.2f}")])
+            rows.append([text(name), won, near, Cell(str(len(there)), len(there)), number(share, format_share)])
     ties = f" Shared, and counted for nobody: {', '.join(wins.ties)}." if wins and wins.ties else ""
     note = (
         "A win is the highest mean alone, of the environments on which at least two algorithms have a score and no "
@@ -214,7 +214,7 @@ def _estimate_cell(estimate: Estimate, low: float, high: float, seeds: int) -> C
     places = [(value - low) / (high - low) * 100 for value in (estimate.low, estimate.high, estimate.value)]
     bar = (places[0], places[1], places[2]) if math.isfinite(places[0]) else None
     near = Around(estimate.low, estimate.high, seeds)
-    return Cell(f"{estimate.value:.2f}", estimate.value, interval(estimate, lambda v: f"{v:.2f}"), bar=bar, around=near)
+    return Cell(format_share(estimate.value), estimate.value, interval(estimate, format_share), bar=bar, around=near)
 
 
 def _count(value: int, noun: str) -> str:

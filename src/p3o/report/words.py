@@ -12,7 +12,7 @@ from p3o.report.find import Study, asked_steps
 from p3o.report.results import Results
 from p3o.runs import Array, Run
 from p3o.statistics import MIN_SEEDS, Estimate
-from p3o.wording import format_return
+from p3o.wording import format_return, format_share
 
 MAX_NAMED = 4
 VERDICTS = {
@@ -69,8 +69,10 @@ def _what(study: Study) -> str:
     length = f"{steps[0]:,}" if len(steps) == 1 else f"{short_count(steps[0])} to {short_count(steps[-1])}"
     groups, tasks = study.groups, study.tasks
     compared = f"{_how_many(study)} on " if len(groups) > 1 else ""
+    unfinished = sum(not run.is_finished for run in runs)
     return (
-        f"{count(len(runs), 'run').capitalize()} of {length} environment steps: "
+        f"{count(len(runs), 'run').capitalize()} of {length} environment steps"
+        f"{f' ({unfinished} not finished)' if unfinished else ''}: "
         f"{compared}{count(len(tasks), 'environment')}{'' if len(tasks) > 4 else f' ({joined(tasks)})'}. "
         "A score is the mean return of a run's last 100 episodes; what is said of an algorithm is the mean over seeds."
     )
@@ -105,7 +107,7 @@ def fewest(results: Results) -> int:
 
 
 def _near(estimate: Estimate, seeds: int) -> str:
-    return "" if seeds < MIN_SEEDS else interval(estimate, lambda value: f"{value:.2f}")
+    return "" if seeds < MIN_SEEDS else interval(estimate, format_share)
 
 
 def _range(estimate: Estimate, seeds: int) -> str:
@@ -125,7 +127,7 @@ def _winner_of_one(results: Results) -> str:
         return f"On {task} the highest score is shared: {values}."
     best = results.labels[ranked[0]]
     sure = f"; it stays highest in {percent(wins.p_win[task][best])} of resampled sets of seeds"
-    return f"{best} has the highest score on {task}{sure}. Scores: {values}."
+    return f"{best} has the highest score on {task}{sure if fewest(results) >= MIN_SEEDS else ''}. Scores: {values}."
 
 
 def _only_scores(results: Results) -> str:
@@ -147,13 +149,13 @@ def _how_sure(results: Results) -> str:
     for group, estimate in results.improvements.items():
         near = _near(estimate, fewest(results))
         with_ = "with probability" if not said else "with"
-        said.append(f"of {results.labels[group]} {with_} {estimate.value:.2f}{f' {near}' if near else ''}")
+        said.append(f"of {results.labels[group]} {with_} {format_share(estimate.value)}{f' {near}' if near else ''}")
     if not said or results.lead is None:
         return ""
     few = fewest(results)
     care = (
-        f" {count(few, 'seed').capitalize()} {'is' if few == 1 else 'are'} too few for an interval or a verdict, which "
-        f"take {MIN_SEEDS}."
+        f" {count(few, 'seed').capitalize()} {'is' if few == 1 else 'are'} too few for a verdict, which takes "
+        f"{MIN_SEEDS}, and for intervals that are more than rough."
         if few < MIN_SEEDS
         else " Above one half is better, and the whole interval above one half is a difference to rely on."
     )
@@ -166,7 +168,7 @@ def _overall(results: Results) -> str:
         return ""
     ranked = sorted(overall.aggregates.items(), key=lambda item: -item[1].iqm.value)
     said = [
-        f"{results.labels[group]} {found.iqm.value:.2f} {_near(found.iqm, fewest(results))}".strip()
+        f"{results.labels[group]} {format_share(found.iqm.value)} {_near(found.iqm, fewest(results))}".strip()
         for group, found in ranked
     ]
     which = (

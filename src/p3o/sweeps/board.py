@@ -59,6 +59,21 @@ def _score(run: Run) -> list[str]:
     return score + ([] if run.steps_per_second is None else [f"{run.steps_per_second:,.0f} steps/s"])
 
 
+def scores(runs: Sequence[Run]) -> list[str]:
+    """What finished runs came to, a line for each environment and algorithm: the table counts them only."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.state == "finished" and run.mean_return is not None:
+            found.setdefault(" ".join(run.folder.parts[-3:-1]), []).append(run.mean_return)
+    most = max(map(len, found), default=0)
+    return [f"{name:<{most}}  return {_mean(values)}" for name, values in found.items()]
+
+
+def _mean(values: list[float]) -> str:
+    mean = format_return(sum(values) / len(values))
+    return mean if len(values) == 1 else f"{mean} ({format_return(min(values))} to {format_return(max(values))})"
+
+
 def progress(runs: Sequence[Run]) -> float:
     """The share of all steps that is done."""
     return sum(min(r.step, r.job.steps) for r in runs) / sum(r.job.steps for r in runs)
@@ -127,6 +142,8 @@ class LiveBoard:
             if self._latest is not None:
                 self._draw()
             self._live.stop()
+            for line in scores(self._latest[0]) if self._latest is not None else ():
+                self.message(line)
 
     def _draw(self) -> None:
         assert self._latest is not None

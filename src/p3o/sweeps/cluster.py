@@ -20,7 +20,7 @@ from typing import Any
 
 from p3o.device import available_cores
 from p3o.envs.quiet import quietly
-from p3o.errors import RunStopped, UserError
+from p3o.errors import RunStopped, UserError, extra
 from p3o.folder import WORKER_LOG, lock
 from p3o.sweeps.local import Event, assignment, single_thread_variables
 from p3o.sweeps.parcels import Packer, Parcel, read_all, scratch_folder, unpack
@@ -101,7 +101,7 @@ def connect(address: str, workers: int | None) -> Any:
         with quietly():
             import ray
     except ImportError:
-        raise UserError("--ray needs Ray: install the extra p3o[ray]") from None
+        raise UserError(f"--ray needs Ray: {extra('ray')}") from None
     _check_address(address)
     own = {"num_cpus": workers or len(available_cores()), "include_dashboard": False} if address == "local" else {}
     try:
