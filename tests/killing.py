@@ -111,19 +111,28 @@ def run_to_end(run: Path, arguments: list[str]) -> float:
 
 
 def run_with_kills(
-    run: Path, arguments: list[str], kills: int, longest: float, rng: random.Random, how: int = signal.SIGKILL
+    run: Path,
+    arguments: list[str],
+    kills: int,
+    longest: float,
+    rng: random.Random,
+    how: int = signal.SIGKILL,
+    is_under_way: bool = False,
 ) -> int:
     """The same run, stopped up to `kills` times at random moments and resumed after each; returns how often.
 
-    No moment is left out: start-up, compilation, a rollout, or the writing of a checkpoint.
+    No moment is left out: start-up, compilation, a rollout, or the writing of a checkpoint. With `is_under_way` the
+    clock of each moment starts when the process has written a checkpoint, however long it took to get there.
     """
     done = 0
     words = ["train", *arguments, "--out", str(run)]
     while True:
         process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         if done < kills:
+            if is_under_way:
+                wait_for_checkpoint(run, process)
             try:
-                process.wait(timeout=rng.uniform(0.3, longest))
+                process.wait(timeout=rng.uniform(0.0 if is_under_way else 0.3, longest))
             except subprocess.TimeoutExpired:
                 os.kill(process.pid, how)
                 done += 1
@@ -134,6 +143,14 @@ def run_with_kills(
         assert b"Traceback" not in errors, errors.decode()
         if (run / "config.json").exists():
             words = ["resume", str(run)]
+
+
+def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
+    """Until there is another one, or the process has ended."""
+    index = run / "checkpoint" / "checkpoint.json"
+    before = index.stat().st_ino if index.exists() else None
+    while process.poll() is None and (not index.exists() or index.stat().st_ino == before):
+        time.sleep(0.005)
 
 
 def check(

@@ -1,5 +1,6 @@
 """The Python side: learn, predict, save, load, resume."""
 
+import fcntl
 import importlib.util
 import inspect
 import json
@@ -22,8 +23,8 @@ from killing import differences
 from p3o import A2C, ACER, P3O
 from p3o.agent import split_batch
 from p3o.envs import known
+from p3o.envs.quiet import silence_mujoco
 from p3o.errors import RunStopped, UserError
-from p3o.folder import lock
 from p3o.report import write_report
 
 VECTOR = spaces.Box(-1, 1, (3,))
@@ -196,8 +197,10 @@ def test_a_run_dir_holds_the_run_and_grows(here):
     assert call("eval", "run", "--episodes", 1).code == 0
     with pytest.raises(UserError, match="already writes"):
         agent.learn(32, run_dir="other")
-    with lock(here / "run"), pytest.raises(UserError, match="being written"):
-        agent.learn(32)
+    with open(here / "run" / ".lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="being written"):
+            agent.learn(32)
     assert agent.learn(32).num_timesteps == 224
 
 
@@ -219,6 +222,77 @@ def test_a_run_is_free_when_learn_is_over_and_is_not_written_from_two_states(her
     third = P3O.resume("run").learn(32)
     assert third.learn(32).num_timesteps == 224
     assert [agent.num_timesteps, other.num_timesteps] == [96, 96]
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_run_that_another_left_without_a_checkpoint_is_not_written_on(learns, here):
+    """It has cut the files back, and may have added to them: config and checkpoint do not show that."""
+    agent = P3O("CartPole-v1", **TINY_SETTINGS, checkpoint_every=128)
+    with pytest.raises(ZeroDivisionError):
+        agent.learn(640, run_dir="run", callback=lambda status: status.step < 350 or 1 / 0)
+    other = P3O.resume("run")
+    if learns:
+        with pytest.raises(ZeroDivisionError):
+            other.learn(callback=lambda status: status.step < 300 or 1 / 0)
+    before = tree(here)
+    with pytest.raises(UserError, match="changed since this agent left it"):
+        agent.learn()
+    assert tree(here) == before
+    other.learn()
+    P3O("CartPole-v1", **TINY_SETTINGS, checkpoint_every=128).learn(640, run_dir="alone")
+    assert differences(here / "alone", here / "run") == []
+
+
+def test_a_refused_agent_leaves_the_run_to_the_one_that_has_it(here):
+    agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(32, run_dir="run")
+    other = P3O.resume("run")
+    for _ in range(2):
+        with pytest.raises(UserError, match="changed since"):
+            agent.learn(32)
+    (here / "run" / "config.json").rename(here / "kept")
+    (here / "run" / "config.json").mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        other.learn(32)
+    (here / "run" / "config.json").rmdir()
+    (here / "kept").rename(here / "run" / "config.json")
+    assert other.learn(32).num_timesteps == 64
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_process_that_was_forked_while_learning_does_not_keep_the_run(here):
+    children = []
+
+    def fork(status):
+        if not children:
+            children.append(os.fork())
+            if not children[0]:
+                time.sleep(60)
+                os._exit(0)
+
+    try:
+        agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(32, run_dir="run", callback=fork)
+        assert agent.learn(32).num_timesteps == 64
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_a_run_goes_on_where_the_working_folder_was_removed(here, monkeypatch):
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    agent = P3O("CartPole-v1", **TINY_SETTINGS, checkpoint_every=32).learn(96, run_dir=here / "run")
+    assert agent.num_timesteps == 96
+
+
+def test_a_refused_total_is_not_announced(here, caplog):
+    agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(96, run_dir="run", callback=lambda status: False)
+    (here / "run" / "config.json").unlink()
+    (here / "run" / "config.json").mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        agent.learn(320)
+    assert "now ends" not in caplog.text
 
 
 def test_a_run_dir_comes_with_the_first_learn(agent, here):
@@ -309,6 +383,13 @@ def test_a_return_of_an_evaluation_that_is_no_number_stops_the_run(value, here):
         P3O.resume("run", env=Poor).learn()  # past the first one
     assert not (here / "run" / "evaluations.csv").exists()
     assert write_report(here / "run").exists()
+    Poor.made = 0
+    with pytest.raises(RunStopped, match=rf"evaluation at step 64: the mean return is {value}, .* at step 64"):
+        P3O(Poor, **TINY_SETTINGS).learn(64, run_dir="short", eval_every=64)
+    assert write_report(here / "short").exists()
+    resumed = P3O.resume("short", env=Poor)  # nothing of it is lost
+    with pytest.raises(UserError, match="finished at step 64"):
+        resumed.learn()
 
 
 def test_resume_goes_on_exactly(here):
@@ -768,6 +849,29 @@ def test_the_name_of_a2c_says_whether_it_uses_gae():
     assert A2C("CartPole-v1", use_gae=True).algo == "a2cg"
     with pytest.raises(UserError, match="use_gae"):
         A2C("CartPole-v1", use_gae="false")
+
+
+def test_a_mujoco_that_cannot_be_imported_is_in_nobodys_way(tmp_path):
+    code = "import gymnasium as gym; from p3o import P3O; P3O(lambda: gym.make('CartPole-v1'))"
+    environment = os.environ | {"MUJOCO_GL": "bogus"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="needs mujoco (extra `mujoco`)")
+def test_a_handler_of_mujocos_warnings_that_the_user_has_set_stays():
+    import mujoco
+
+    before, own = mujoco.get_mju_user_warning(), print
+    try:
+        mujoco.set_mju_user_warning(own)
+        silence_mujoco()
+        assert mujoco.get_mju_user_warning() is own
+        mujoco.set_mju_user_warning(None)
+        silence_mujoco()
+        assert mujoco.get_mju_user_warning() is not None
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="needs mujoco (extra `mujoco`)")

@@ -427,14 +427,17 @@ def test_list_presets_of_some_algorithms_and_in_a_narrow_terminal():
     shown = call("list", "presets", "--algos", "ppo", "acer").out
     assert re.findall(r"^(\w+): --set", shown, re.MULTILINE) == ["ppo", "acer"]
     narrow = list(listing.presets(["p3o"], 60))
-    assert max(len(line) for line in narrow if line.startswith("    ")) <= 60
+    assert max(map(len, narrow)) <= 60
     at = narrow.index("  num_envs: 2 (default/vector), 8 (default/image), 2")
     assert narrow[at + 1 : at + 3] == [
         "    (paper/vector), 16 (paper/image)",
         "      Environments stepped side by side (K).",
     ]
     assert "  gamma: 0.99" in narrow  # the same everywhere
-    assert list(listing.presets(["p3o"], 150)) == list(listing.presets(["p3o"]))
+    wide = list(listing.presets(["p3o"]))
+    most = max(map(len, wide))
+    assert list(listing.presets(["p3o"], most)) == wide
+    assert max(map(len, listing.presets(["p3o"], most - 1))) < most
 
 
 @pytest.mark.parametrize(
@@ -444,6 +447,7 @@ def test_list_presets_of_some_algorithms_and_in_a_narrow_terminal():
         (("environments", "--algos", "p3o"), "--algos goes with `list presets`"),
         (("presets", "--in", "."), "--in goes with `list experiments`"),
         (("experiments", "--in", "nowhere"), "--in nowhere: no such folder"),
+        (("experiments", "--in", ""), "--in: the name of a folder is missing"),
     ],
 )
 def test_list_takes_nothing_that_it_would_not_use(words, said, here):
@@ -600,11 +604,12 @@ def test_a_module_that_is_not_found_is_told_from_one_that_it_wants(tmp_path, mon
 def test_eval_says_now_and_then_that_it_still_plays(run, monkeypatch):
     clock = itertools.count(0.0, 4.0)
     monkeypatch.setattr(evaluate, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    result = call("eval", run, "--episodes", 1, "--deterministic", "--json")
-    assert re.match(r"p3o: still playing, [1-9]\d* steps so far\n", result.err)
-    frames = json.loads(result.out)["mean_length"] + 1
-    assert result.err.count("still playing") == frames // 3 > 1  # the clock is looked at once more for each line
-    assert "over 1 episode (" in call("eval", run, "--episodes", 1).out
+    result = call("eval", run, "--episodes", 2, "--deterministic", "--json")
+    first, second = map(int, json.loads(result.out)["returns"])  # a step pays 1
+    steps_at = [*range(first + 1), *range(first, first + second + 1)]  # an episode's first frame is no step
+    said = re.findall(r"p3o: still playing, ([\d,]+) steps so far\n", result.err)
+    assert said == [f"{steps:,}" for steps in steps_at[2::3]]  # the clock is looked at once more for each line
+    assert len(said) > 4
 
 
 def test_a_model_made_with_other_arguments_is_not_the_runs(here):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -482,6 +483,14 @@ def test_a_run_that_was_given_another_total_on_the_way_departs(tmp_path):
     assert found == {"Hopper-v4": ("3M steps, not the 1M it set out for",), "Ant-v4": ()}
 
 
+def test_resumes_that_are_damaged_are_passed_over(tmp_path):
+    odd = [5, {"at_step": [1], "steps": 3, "planned": 2}, {"at_step": 1, "planned": 2}, {"at_step": 7, "steps": 9}]
+    run = write_run(tmp_path / "a", "Hopper-v4", resumes=odd)
+    assert [tuple(one) for one in load_run(run).resumes] == [(7, 9, None)]
+    assert call("report", tmp_path).code == 0
+    assert call("report", run).code == 0
+
+
 def test_a_total_that_was_set_there_and_back_at_one_step_is_no_departure(tmp_path):
     there, back = ({"at_step": 9, "steps": to, "planned": was} for was, to in ((3_000_000, 10**6), (10**6, 3_000_000)))
     write_run(tmp_path / "a", "Hopper-v4", steps=3_000_000, resumes=[there, back])
@@ -502,6 +511,30 @@ def test_runs_behind_links_are_found_once(tmp_path):
     for root in (tmp_path / "here", tmp_path):
         study = find_study(root)
         assert (len(study.runs), study.num_repeated) == (2, 0)
+
+
+def test_links_are_not_followed_in_circles_or_out_of_the_folder_again(tmp_path, monkeypatch):
+    write_run(tmp_path / "here" / "seed-0", seed=0)
+    write_run(tmp_path / "elsewhere" / "seed-1", seed=1)
+    write_run(tmp_path / "not-asked" / "seed-2", seed=2)
+    (tmp_path / "here" / "up").symlink_to(tmp_path)
+    (tmp_path / "here" / "round").symlink_to(tmp_path / "here" / "seed-0")
+    (tmp_path / "here" / "out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "elsewhere")
+    seen = []
+    walk = os.walk
+
+    def watched(*arguments, **options):
+        for place in walk(*arguments, **options):
+            seen.append(os.path.realpath(place[0]))
+            yield place
+
+    monkeypatch.setattr(os, "walk", watched)
+    study = find_study(tmp_path / "here")
+    assert sorted(run.config["seed"] for run in study.runs) == [0, 1]
+    places = ["here", "here/seed-0", "elsewhere", "elsewhere/seed-1"]
+    assert set(seen) == {os.path.realpath(tmp_path / place) for place in places}
+    assert len(seen) <= 6  # a folder behind a second link is not gone through
 
 
 def test_a_sweep_behind_a_link_is_told_of_once(tmp_path):

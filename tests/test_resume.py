@@ -39,8 +39,8 @@ def test_killed_at_random_moments(env, tmp_path):
     arguments = [env, "--steps", "5000", "--eval-every", "1000", *LONG, "eval_episodes=1", "checkpoint_every=1"]
     run_to_end(tmp_path / "alone", arguments)
     rng = random.Random(env)
-    done = run_with_kills(tmp_path / "killed", arguments, 3, 2.0, rng)
-    assert done >= 1
+    done = run_with_kills(tmp_path / "killed", arguments, 3, 0.3, rng, is_under_way=True)
+    assert done >= 2  # each with a checkpoint behind it
     assert differences(tmp_path / "alone", tmp_path / "killed") == []
 
 
@@ -403,7 +403,6 @@ def train_in_two(env, tmp_path):
     agent.learn(512, run_dir=tmp_path / "alone")
     agent = P3O(env, seed=1, **TINY_SETTINGS)
     agent.learn(512, run_dir=tmp_path / "run", callback=lambda status: status.step < 160)
-    del agent  # and with it the lock
     agent = P3O.resume(tmp_path / "run", env=env)
     assert agent.num_timesteps == 160
     return agent.learn()
@@ -414,6 +413,28 @@ def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, capsys)
     assert agent.num_timesteps == 512
     stored = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
     assert {one["kind"] for one in stored["state"]["trainer"]["environments"]["envs"]} == {"rebuild"}
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert "afresh" not in capsys.readouterr().err
+
+
+class Sought(gym.Env):
+    """Each episode has a goal, which is known to a function alone."""
+
+    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        goal, self.time = float(self.np_random.uniform()), 0
+        self.pay = lambda x: abs(x - goal)
+        return np.array([goal, 0], np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.array([self.time / 20, action], np.float32), self.pay(self.time), self.time >= 45, False, {}
+
+
+def test_an_environment_whose_resets_make_functions_is_rebuilt(tmp_path, capsys):
+    train_in_two(Sought, tmp_path)
     assert differences(tmp_path / "alone", tmp_path / "run") == []
     assert "afresh" not in capsys.readouterr().err
 

@@ -421,21 +421,37 @@ def test_a_function_with_other_numbers_in_it_is_not_the_same():
 
         return reward
 
-    def keyword(goal):
+    def bound(goal):
         return functools.partial(default(0.0), goal=goal)
+
+    def keyword(goal):
+        def reward(value, *, goal=goal):
+            return abs(value - goal)
+
+        return reward
+
+    def chosen(goal):
+        member = Side.LEFT if goal < 0.15 else Side.RIGHT
+        return lambda value: member
 
     def attribute(goal):
         function = default(0.0)
         function.goal = goal
         return function
 
-    for make_function in (lambda goal: functools.partial(math.dist, (goal,)), closure, default, keyword, attribute):
+    points = functools.partial(functools.partial, math.dist)
+    for make_function in (lambda goal: points((goal,)), closure, default, bound, keyword, chosen, attribute):
         env, fresh = Plain(), Plain()
         env.reward, fresh.reward = make_function(0.1), make_function(0.1)
         restore(fresh, capture(env))
         fresh.reward = make_function(0.2)
         with pytest.raises(ValueError, match="other numbers"):
             restore(fresh, capture(env))
+
+
+class Side(enum.Enum):
+    LEFT = 1
+    RIGHT = 2
 
 
 class Ground(enum.Enum):

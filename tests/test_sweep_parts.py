@@ -313,7 +313,7 @@ def test_the_live_table_ends_with_what_its_runs_came_to():
     runs = [make_run(f"seed-{seed}", state="finished", mean_return=value) for seed, value in enumerate((1, 2.5, None))]
     runs += [
         make_run(algo="ppo-default", state="finished", mean_return=-40.0),
-        make_run(algo="p3o-default", state="failed"),
+        make_run(algo="p3o-default", state="failed", mean_return=7.0),
     ]
     board.update(runs, 1)
     board.stop()

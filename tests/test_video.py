@@ -88,7 +88,9 @@ def test_a_film_of_mujoco_without_a_screen(tmp_path, environment):
 
 
 @needs_mujoco
-def test_the_camera_follows_the_body():
+def test_the_camera_follows_the_body(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo may write a log
+
     def camera(env_id, **kwargs):
         with gym.make(env_id, render_mode="rgb_array", **kwargs) as env:
             video._follow(env)
@@ -97,6 +99,7 @@ def test_the_camera_follows_the_body():
     assert camera("HalfCheetah-v5") == camera("HalfCheetah-v5", camera_name="track") >= 0
     assert camera("Hopper-v5") == -1  # a free camera that follows already
     assert camera("HalfCheetah-v5", default_camera_config={"distance": 9.0}) == -1  # the user's
+    assert camera("HalfCheetah-v5", camera_id=-1) == camera("HalfCheetah-v5", camera_name="free") == -1
     assert camera("InvertedPendulum-v5") == -1  # its model has none
     video._follow(gym.make("CartPole-v1"))
 

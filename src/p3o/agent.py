@@ -10,13 +10,12 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from p3o import checkpoint
 from p3o import model as models
 from p3o.checkpoint import current_folder
 from p3o.config import BEFORE
 from p3o.display import make_display
 from p3o.errors import UserError
-from p3o.folder import lock, read_config
+from p3o.folder import FolderChanged, lock, mark_in, read_config
 from p3o.jobs import EnvSource, Job, check_new, env_name, set_up
 from p3o.model import Model
 from p3o.panel import Status
@@ -27,6 +26,7 @@ from p3o.starting import resume as resume_session
 
 A = TypeVar("A", bound="Agent")
 LOG = logging.getLogger("p3o")
+PLAN = ("steps", "schedule_start", "job", "next_evaluation", "folder", "config")  # of a session: what `learn` changes
 
 
 class _ClassOnly:
@@ -53,7 +53,7 @@ class Agent:
     _is_replay_lost = False
     _model: Model | None = None
     _model_at: int | None = None  # the iteration after which `_model` was taken
-    _left: tuple[bytes, ...] = ()  # what the run folder said when this agent let go of it
+    _mark: str | None = None  # in the run folder when this agent let go of it
 
     def __init__(
         self,
@@ -137,45 +137,42 @@ class Agent:
         if run_dir is not None:
             self._check_folder(session, Path(run_dir))
         if session.folder is not None:
-            hold.enter_context(lock(session.folder))
-            if _said_by(session.folder) != self._left:
-                how = f"{type(self).__name__}.resume({str(session.folder)!r}) takes it up as it is"
-                raise UserError(f"{session.folder} was changed since this agent left it; {how}")
-        before = {name: vars(session)[name] for name in ("steps", "schedule_start", "job", "next_evaluation")}
+            self._come_back(session.folder, hold)
+        before = {name: vars(session)[name] for name in PLAN}
         try:
             if every is not None:
                 session.set_evaluation(every)
-            if number is not None:
-                self._add_steps(session, number)
+            if number is not None and session.trainer.step + number != session.steps:
+                session.add_steps(number)
             if session.folder is not None:
                 session.extend_config()
             elif run_dir is not None:
                 hold.enter_context(session.adopt_folder(Path(run_dir)))
-            hold.callback(self._leave)
+                hold.callback(self._leave, Path(run_dir))
         except BaseException:
             vars(session).update(before)  # a refused call leaves nothing behind
             raise
-        return session
-
-    def _leave(self) -> None:
-        """Keep in mind how the folder is left: another may go on with the run before this agent does."""
-        if self._session is not None and self._session.folder is not None:
-            self._left = _said_by(self._session.folder)
-
-    def _add_steps(self, session: Session, number: int) -> None:
-        """So many more; those that a resumed run still had to go leave its plan as it is."""
-        planned = session.steps
-        is_on_the_way = session.trainer.step < planned
-        if is_on_the_way and session.trainer.step + number == planned:
-            return
-        session.add_steps(number)
-        if is_on_the_way:
+        is_on_the_way = session.trainer.step < before["steps"]
+        if is_on_the_way and session.steps != before["steps"]:
             LOG.warning(
                 "the run now ends at step %s instead of %s%s; learn() without a number keeps to the plan",
                 f"{session.steps:,}",
-                f"{planned:,}",
+                f"{before['steps']:,}",
                 ", and its schedules begin anew" * (session.schedule_start == session.trainer.step),
             )
+        return session
+
+    def _come_back(self, folder: Path, hold: contextlib.ExitStack) -> None:
+        """Lock the run's folder, unless somebody else went on with the run since this agent left it."""
+        try:
+            hold.enter_context(lock(folder, self._mark))
+        except FolderChanged as error:
+            how = f"{type(self).__name__}.resume({str(folder)!r}) takes it up as it is"
+            raise UserError(f"{error}; {how}") from None
+        hold.callback(self._leave, folder)
+
+    def _leave(self, folder: Path) -> None:
+        self._mark = mark_in(folder)
 
     def _check_folder(self, session: Session, folder: Path) -> None:
         """Refuse another folder than the one that a run began in."""
@@ -248,7 +245,7 @@ class Agent:
             agent = cls.__new__(cls)
             agent.algo = session.job.algo
             agent._job, agent._session = session.job, session
-            agent._leave()
+            agent._leave(Path(run_dir))
         agent._predict_rng = np.random.default_rng(np.random.SeedSequence((session.job.seed, 2)))
         return agent
 
@@ -283,12 +280,6 @@ class ACER(Agent):
     """Actor-critic with experience replay, for discrete actions."""
 
     algo = "acer"
-
-
-def _said_by(folder: Path) -> tuple[bytes, ...]:
-    """What tells whether a run went on: its config and its checkpoint's index; nothing for what is not there."""
-    files = (folder / "config.json", folder / "checkpoint" / checkpoint.INDEX)
-    return tuple(file.read_bytes() if file.exists() else b"" for file in files)
 
 
 def _whole(steps: Any, name: str = "total_steps") -> int:

@@ -211,6 +211,13 @@ def current_folder(final: Path) -> Path:
     return old if old.exists() and not final.exists() else final
 
 
+def _working_folder() -> Path | None:
+    try:
+        return Path(os.path.realpath("."))
+    except FileNotFoundError:  # it was removed
+        return None
+
+
 def replace_folder(new: Path, final: Path, keeps_others: bool = False) -> None:
     """Put a finished folder in the place of an older one; at every moment one of the two can be found.
 
@@ -218,7 +225,7 @@ def replace_folder(new: Path, final: Path, keeps_others: bool = False) -> None:
     paths that are relative to it are to mean the same afterwards.
     """
     old, final = _beside(final, "old"), Path(os.path.realpath(final))
-    working = os.path.realpath(".")
+    is_inside = _working_folder() == final
 
     def clear() -> None:
         for other in [*old.iterdir()] if keeps_others and old.is_dir() else []:
@@ -231,6 +238,6 @@ def replace_folder(new: Path, final: Path, keeps_others: bool = False) -> None:
         os.replace(final, old)
     os.replace(new, final)
     sync_folder(final.parent)
-    if Path(working) == final:
+    if is_inside:
         os.chdir(final)
     clear()

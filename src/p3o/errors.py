@@ -1,6 +1,7 @@
 """Errors that end in one line: what the user can fix (exit code 2), and what stops a run (1)."""
 
 import difflib
+import shlex
 import sys
 from collections.abc import Iterable
 
@@ -29,7 +30,7 @@ def out_of_memory(error: Exception) -> str:
 
 def extra(name: str) -> str:
     """What to do about a package that is not there, as a command for the Python that runs."""
-    return f"install the extra p3o[{name}] (in the clone: {sys.executable} -m pip install -e '.[{name}]')"
+    return f"install the extra p3o[{name}] (in the clone: {shlex.quote(sys.executable)} -m pip install -e '.[{name}]')"
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:

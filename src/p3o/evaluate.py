@@ -19,10 +19,11 @@ class Patience:
 
     def __init__(self, doing: str, every: float = 10.0):
         self._doing, self._every, self._next = doing, every, time.monotonic() + every
-        self._steps = -1  # the first frame is no step
+        self._steps = 0
 
-    def __call__(self) -> None:
-        self._steps += 1
+    def __call__(self, length: int) -> None:
+        """`length` is that of the episode so far, which begins without a step."""
+        self._steps += length > 0
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             print(f"p3o: still {self._doing}, {self._steps:,} steps so far", file=sys.stderr)
@@ -39,8 +40,8 @@ def play(
 ) -> list[tuple[float, int]]:
     """(return, length) of each episode. The first reset is seeded, later ones go on from the environment's own state.
 
-    `on_frame`, if given, is called after the first reset and every step (a video takes its frames there). An episode
-    is given up after `most_steps`, if given.
+    `on_frame`, if given, is called with an episode's steps so far after its reset and after every step (a video takes
+    its frames there). An episode is given up after `most_steps`, if given.
     """
     rng = None if deterministic else np.random.default_rng(np.random.SeedSequence((seed, 1)))
     results = []
@@ -50,14 +51,14 @@ def play(
             observation, _ = env.reset()
         total, length, is_over = 0.0, 0, False
         if on_frame:
-            on_frame()
+            on_frame(length)
         while not is_over:
             action = model.act([observation], rng)[0]
             observation, reward, terminated, truncated, _ = env.step(action)
             total, length = total + float(reward), length + 1
             is_over = terminated or truncated or length == most_steps
             if on_frame:
-                on_frame()
+                on_frame(length)
         results.append((total, length))
     return results
 

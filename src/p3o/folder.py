@@ -21,11 +21,19 @@ class FolderInUse(UserError):
     """Another process holds the folder; it may let go of it."""
 
 
+class FolderChanged(UserError):
+    """Somebody else has written to the folder."""
+
+
 @contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
-    """One writer a folder; the lock goes with the process, however it ends."""
+def lock(folder: Path, mark: str | None = None) -> Iterator[None]:
+    """One writer a folder; the lock goes with the process, however it ends.
+
+    Each leaves a mark of its own in the file, so that one that comes back can tell whether there was another: with
+    `mark`, what `mark_in` said when it left, it is refused then.
+    """
     try:
-        file = open(folder / ".lock", "w")  # noqa: SIM115
+        file = open(folder / ".lock", "a+")  # noqa: SIM115
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
     try:
@@ -36,9 +44,31 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError:
         pass  # a file system without locks
     try:
+        if mark is not None and mark_in(folder) != mark:
+            raise FolderChanged(f"{folder} was changed since this agent left it")
+        _leave_mark(file, folder)
         yield
     finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)  # of a process that was forked meanwhile, too
         file.close()
+
+
+def _leave_mark(file: Any, folder: Path) -> None:
+    try:
+        file.truncate(0)
+        file.write(uuid.uuid4().hex)
+        file.flush()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def mark_in(folder: Path) -> str:
+    """That of the last writer."""
+    try:
+        return (folder / ".lock").read_text()
+    except OSError:  # removed, or without permission: nobody's
+        return ""
 
 
 def default_folder(job: Job) -> Path:

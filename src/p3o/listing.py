@@ -13,7 +13,7 @@ from p3o.experiments import catalog, cost
 from p3o.experiments.paper import ALTERNATIVES
 from p3o.presets import PRESETS, preset_settings
 
-ROOM_FOR_COLUMNS = 150  # characters; narrower terminals break lines in the middle of words
+NARROWEST = 40  # characters to which lines are broken, in the narrowest of terminals
 
 
 def algorithms() -> Iterator[str]:
@@ -24,11 +24,24 @@ def algorithms() -> Iterator[str]:
 def presets(algos: Sequence[str] = (), width: int | None = None) -> Iterator[str]:
     """Each preset, then the settings of each algorithm with their values under both.
 
-    In a terminal that is too narrow for columns a setting takes a few lines.
+    In a terminal of a `width` that is too narrow for columns a setting takes a few lines.
     """
+    lines = list(_presets(algos))
+    if width is None or max(map(len, lines)) <= width:
+        return iter(lines)
+    return _presets(algos, max(width, NARROWEST))
+
+
+def _presets(algos: Sequence[str], width: int | None = None) -> Iterator[str]:
+    """In columns, or in lines of at most so many characters."""
+
+    def broken(line: str) -> list[str]:
+        indent = line[: len(line) - len(line.lstrip())]
+        return [line] if width is None else textwrap.wrap(line, width, subsequent_indent=indent + "  ") or [""]
+
     entries = {name: find(name) for name in algos} or ALGORITHMS
     for name, meaning in PRESETS.items():
-        yield f"{name}: {meaning}"
+        yield from broken(f"{name}: {meaning}")
     for name, entry in entries.items():
         columns = {
             f"{preset}/{kind}": make_config(entry.config, preset_settings(name, preset, kind, "gaussian"))
@@ -36,28 +49,27 @@ def presets(algos: Sequence[str] = (), width: int | None = None) -> Iterator[str
             for kind in ("vector", "image")
         }
         yield ""
-        is_narrow = width is not None and width < ROOM_FOR_COLUMNS
-        yield f"{name}: --set NAME=VALUE" + "".join(f"{c:>18}" for c in columns if not is_narrow)
+        yield f"{name}: --set NAME=VALUE" + "".join(f"{c:>18}" for c in columns if width is None)
         for setting, _, meaning, choices in describe(entry.config):
             values = {column: _show(getattr(config, setting)) for column, config in columns.items()}
             meaning += " One of: " + ", ".join(choices) + "." if choices else ""
-            if is_narrow:
-                yield from _in_lines(setting, values, meaning, width or 0)
-            else:
+            if width is None:
                 yield f"  {setting:<22}" + "".join(f"{value:>18}" for value in values.values()) + f"  {meaning}"
-        yield from _exceptions(name, columns)
+            else:
+                yield from _in_lines(setting, values, meaning, width)
+        for line in _exceptions(name, columns):
+            yield from broken(line)
         doubts = [a for a in ALTERNATIVES if a.algo == name]
         if doubts:
-            yield f"{name}: doubtful entries of the paper, and the --set that selects the other reading"
+            yield from broken(f"{name}: doubtful entries of the paper, and the --set that selects the other reading")
         for doubt in doubts:
-            yield f"  --set {doubt.setting:<32} {doubt.doubt}"
+            yield from broken(f"  --set {doubt.setting:<32} {doubt.doubt}")
 
 
 def _in_lines(setting: str, values: dict[str, str], meaning: str, width: int) -> Iterator[str]:
     """A setting, its values where they are not all the same, and what it is, none of it wider than the terminal."""
     same = len(set(values.values())) == 1
     told = next(iter(values.values())) if same else ", ".join(f"{value} ({column})" for column, value in values.items())
-    width = max(width, 40)
     yield from textwrap.wrap(f"{setting}: {told}", width, initial_indent="  ", subsequent_indent="    ")
     yield from textwrap.wrap(meaning, width, initial_indent="      ", subsequent_indent="      ")
 

@@ -6,7 +6,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,14 @@ CONFIG_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
+class Resume(NamedTuple):
+    """A moment at which a run was taken up otherwise than it was begun."""
+
+    at_step: int
+    steps: int  # the total from there on
+    planned: int | None  # the one before, where schedules follow it
+
+
 @dataclass(frozen=True)
 class Run:
     """What a run folder says, as arrays: one entry per line of the file."""
@@ -49,6 +57,18 @@ class Run:
     @property
     def env_id(self) -> str:
         return str(self.config["env"]["id"])
+
+    @property
+    def resumes(self) -> list[Resume]:
+        """Those that are told whole."""
+        found = []
+        for entry in self.config.get("resumes", []):
+            at_step, steps, planned = (
+                entry.get(name) if isinstance(entry, dict) else None for name in ("at_step", "steps", "planned")
+            )
+            if isinstance(at_step, int) and isinstance(steps, int):
+                found.append(Resume(at_step, steps, planned if isinstance(planned, int) else None))
+        return found
 
     @property
     def last_step(self) -> int:

@@ -331,8 +331,10 @@ class Session:
         results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step)
         mean = float(np.mean([total for total, _ in results]))
         if not math.isfinite(mean):
-            if self.folder is not None and self.trainer.step < self.steps:
-                self.save()  # a resume goes on after this evaluation
+            if self.folder is not None:  # a resume goes on after this evaluation, or finds the run finished
+                if self.trainer.step >= self.steps:
+                    self._write_line()
+                self.save()
             raise RunStopped(f"evaluation at step {self.trainer.step:,}: the mean return is {mean}, no finite number")
         if self.recorder is not None and self.folder is not None:
             with self._writing():

@@ -27,10 +27,11 @@ def resume(
     folder: Path, display: Display, steps: int | None = None, env: EnvSource | None = None
 ) -> tuple[Session, Any]:
     """The run in a folder, brought to its last checkpoint; returns it with its lock."""
-    config = read_config(folder)
+    read_config(folder)  # else there is nothing to lock
     stack = contextlib.ExitStack()
     stack.enter_context(lock(folder))
     try:
+        config = read_config(folder)
         return _resume_locked(folder, config, display, steps, env), stack
     except BaseException:
         stack.close()

@@ -22,6 +22,7 @@ from p3o.model import Model
 
 FORMATS = (".mp4", ".gif")
 DEFAULT_FPS = 30
+CAMERA = {"camera_id", "camera_name", "default_camera_config"}  # what a MuJoCo task can be told of it
 
 
 def film(run_dir: Path, out: Path, episodes: int, seed: int) -> None:
@@ -70,10 +71,10 @@ def _play(model: Model, env: gym.Env, episodes: int, seed: int, open_writer: Cal
         with quietly():
             writer = stack.enter_context(open_writer())
 
-        def on_frame() -> None:
+        def on_frame(length: int) -> None:
             with quietly():  # what writes .mp4 files starts with the first picture
                 writer.append_data(env.render())
-            patience()
+            patience(length)
 
         play(model, env, episodes, seed, is_fixed, on_frame)
 
@@ -87,7 +88,7 @@ def _follow(env: gym.Env) -> None:
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
     if renderer is None or renderer.camera_id != -1 or "trackbodyid" in (renderer.default_cam_config or {}):
         return
-    if env.spec is not None and "default_camera_config" in env.spec.kwargs:
+    if env.spec is not None and not CAMERA.isdisjoint(env.spec.kwargs):
         return
     import mujoco
 

@@ -102,6 +102,8 @@ class List:
 
     def _check_folder(self) -> None:
         """Without --in there may be no folder yet: then nothing is done."""
+        if self.runs == "":
+            raise UserError("--in: the name of a folder is missing")
         folder = Path(self.runs or "runs")
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--in {folder}: not a folder")

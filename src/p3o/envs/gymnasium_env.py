@@ -61,13 +61,24 @@ class HostVectorEnv:
     def reset(self) -> Observation:
         for index in range(self.num_envs):
             raw = self._start_episode(index)
-            try:
-                snapshots.capture(self.envs[index])
-            except snapshots.NotSnapshotable:
+            if self._actions[index] is None and not self._comes_back(index):
                 self._actions[index] = []
+                raw = self._start_episode(index)
             self._encoder.write(raw, self._current, index)
         self._is_unlogged = all(log is None for log in self._actions)
         return self._current
+
+    def _comes_back(self, index: int) -> bool:
+        """Whether a snapshot can bring this environment back; where a reset makes functions with numbers, after one."""
+        env = self.envs[index]
+        try:
+            state = snapshots.capture(env)
+            if snapshots.has_functions_with_numbers(state):
+                env.reset(seed=self._episode_seed(index, self._episodes[index]))
+                snapshots.restore(env, state)
+        except (snapshots.NotSnapshotable, ValueError):
+            return False
+        return True
 
     def current(self) -> Observation:
         return self._current

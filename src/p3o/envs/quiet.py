@@ -10,13 +10,15 @@ from collections.abc import Iterator
 def silence_mujoco() -> None:
     """MuJoCo's warnings go to stderr and to MUJOCO_LOG.TXT in the working folder unless a handler takes them.
 
+    A handler of the user's stays. A MuJoCo that cannot be imported has its say where it is needed.
     Nothing is lost: what matters (an unstable simulation) shows as a non-finite observation, which stops the run.
     """
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):
         with quietly():  # it asks for a graphics library in a process of its own, which Ctrl-C would hit too
             import mujoco
 
-        mujoco.set_mju_user_warning(lambda message: None)
+        if mujoco.get_mju_user_warning() is None:
+            mujoco.set_mju_user_warning(lambda message: None)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,15 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
         vars(layer).update(values)
 
 
+def has_functions_with_numbers(snapshot: Any) -> bool:
+    """Whether it can only be restored where functions have the numbers in them that they had."""
+    if isinstance(snapshot, dict):
+        if "function" in snapshot and isinstance(snapshot["function"], list) and snapshot["function"][1:] != [[]]:
+            return True
+        return any(has_functions_with_numbers(part) for part in snapshot.values())
+    return isinstance(snapshot, list) and any(has_functions_with_numbers(part) for part in snapshot)
+
+
 class _Encoder:
     """Live values to a tree; those with an identity are numbered as they come, and met again become references."""
 

@@ -44,11 +44,11 @@ def _of_run(run: Run, group: Group) -> list[str]:
 
 def _new_totals(run: Run) -> Iterable[tuple[int, int]]:
     """The total before and after each step at which the run was given another one; there and back is none."""
-    totals: dict[Any, tuple[int, int]] = {}
-    for entry in run.config.get("resumes", []):
-        if isinstance(entry, dict) and isinstance(entry.get("planned"), int) and isinstance(entry.get("steps"), int):
-            planned, _ = totals.get(entry.get("at_step"), (entry["planned"], 0))
-            totals[entry.get("at_step")] = (planned, entry["steps"])
+    totals: dict[int, tuple[int, int]] = {}
+    for at_step, steps, planned in run.resumes:
+        if planned is not None:
+            first, _ = totals.get(at_step, (planned, steps))
+            totals[at_step] = (first, steps)
     return totals.values()
 
 

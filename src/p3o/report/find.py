@@ -1,10 +1,9 @@
 """From paths to runs, and from runs to the groups that are compared."""
 
-import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from p3o.runs import SCORE_WINDOW, Array, Run, failed_folders, load_run, read_sw
 Paths = str | Path | Sequence[str | Path]
 DATA_FILES = ("episodes.csv", "episodes.csv.gz", "updates.csv", "updates.csv.gz")
 BARE_NAME = re.compile(r"seed-(\d+)\.csv\.gz")
+FILES = re.compile(rf"config\.json|sweep\.json|{BARE_NAME.pattern}")  # by which runs and sweeps are found
 ORDER = ("p3o", "ppo", "a2c", "a2cg", "acer")
 
 
@@ -111,10 +111,10 @@ def find_study(paths: Paths) -> Study:
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not given:
         raise UserError("at least one run, sweep or results folder is needed")
-    found: list[tuple[Path, Run]] = []
-    for root in given:
-        found += [(root, run) for run in _runs_under(root)]
-    kept = _without_copies(_with_failures(found, given))
+    files = {root: _files(root) for root in given}
+    indices = _indices(files.values())
+    found = [(root, run) for root in given for run in _runs_under(root, files[root])]
+    kept = _without_copies(_with_failures(found, indices))
     names = _source_names(given)
     keys = [(root, _group(run), run) for root, run in kept]
     clashing = _clashing(keys)
@@ -124,14 +124,14 @@ def find_study(paths: Paths) -> Study:
         cells.setdefault((run.env_id, group), []).append(run)
     ordered = sorted(cells.items(), key=lambda item: (item[0][0].lower(), _rank(item[0][1])))
     by_seed = {key: tuple(sorted(runs, key=_seed_rank)) for key, runs in ordered}
-    absent, failed = _told_by_sweeps(given)
+    absent, failed = _told_by_sweeps(indices)
     return Study(by_seed, len(found) - len(kept), absent, failed)
 
 
-def _told_by_sweeps(roots: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _told_by_sweeps(indices: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What every sweep.json under the paths says of runs that are not there and of runs that failed."""
     absent, failed = [], []
-    for file in _indices(roots):
+    for file in indices:
         for entry in read_sweep(file):
             name = f"{entry['algo']} on {entry['env']} seed {entry['seed']}"
             if not (file.parent / entry["folder"] / "config.json").exists():
@@ -141,59 +141,63 @@ def _told_by_sweeps(roots: list[Path]) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(absent), tuple(failed)
 
 
-def _indices(roots: list[Path]) -> list[Path]:
-    """Every sweep.json under the paths."""
-    files = [file for root in roots for file in _files(root, "sweep.json")]
+def _indices(trees: Iterable[list[Path]]) -> list[Path]:
+    """Every sweep.json once."""
+    files = [file for tree in trees for file in tree if file.name == "sweep.json"]
     return list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
 
 
-def _files(root: Path, pattern: str) -> list[Path]:
-    """Those under a folder whose names fit, behind links too; each folder once, by its own name if that is there."""
-    found: dict[str, list[Path]] = {}
-    for follows in (False, True):
-        walked = set()
-        for place, folders, names in os.walk(root, followlinks=follows):
-            real = os.path.realpath(place)
+def _files(root: Path) -> list[Path]:
+    """Those under a folder that a report may be about, behind links too.
+
+    Each folder once, by its own name if that is there; not what lies around the folder itself, where a link leads up.
+    """
+    found: list[Path] = []
+    walked: set[Path] = set()
+    starts = [root]  # the links come after all that needs none
+    for start in starts:
+        for place, folders, names in os.walk(start):
+            real = Path(os.path.realpath(place))
             if real in walked:
-                folders.clear()  # a link in a circle
+                folders.clear()
                 continue
             walked.add(real)
-            folders.sort()
-            found.setdefault(real, [Path(place, name) for name in fnmatch.filter(names, pattern)])
-    return sorted(file for files in found.values() for file in files)
+            found += [Path(place, name) for name in names if FILES.fullmatch(name)]
+            links = (Path(place, name) for name in sorted(folders) if os.path.islink(os.path.join(place, name)))
+            starts += [link for link in links if not root.resolve().is_relative_to(os.path.realpath(link))]
+    return sorted(found)
 
 
-def _with_failures(runs: list[tuple[Path, Run]], roots: list[Path]) -> list[tuple[Path, Run]]:
+def _with_failures(runs: list[tuple[Path, Run]], indices: list[Path]) -> list[tuple[Path, Run]]:
     """Runs that their sweep calls failed are marked as such."""
-    failed = {folder.resolve() for file in _indices(roots) for folder in failed_folders(file)}
+    failed = {folder.resolve() for file in indices for folder in failed_folders(file)}
     return [
         (root, replace(run, is_failed=True) if failed and run.path.resolve() in failed else run) for root, run in runs
     ]
 
 
-def _runs_under(root: Path) -> list[Run]:
+def _runs_under(root: Path, files: list[Path]) -> list[Run]:
     if not root.is_dir() or (root / "config.json").exists():
         return [load_run(root)]
-    runs = [load_run(folder) for folder in _folders(root)] + _bare_runs(root)
+    runs = [load_run(folder) for folder in _folders(files)] + _bare_runs(files)
     if not runs:
         raise UserError(f"{root}: no runs in it (a run folder has config.json and episodes.csv)")
     return runs
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    for file in _files(root, "config.json"):
-        if any((file.parent / name).exists() for name in DATA_FILES):
+def _folders(files: list[Path]) -> Iterator[Path]:
+    for file in files:
+        if file.name == "config.json" and any((file.parent / name).exists() for name in DATA_FILES):
             yield file.parent
 
 
-def _bare_runs(root: Path) -> list[Run]:
+def _bare_runs(files: list[Path]) -> list[Run]:
     """Files ENV/NAME/seed-N.csv.gz with steps and returns alone, as results/versus-sb3 has them.
 
     They do not say how many steps were asked for: it is taken to be the most that any of the same task and name has,
     rounded to two digits: whole iterations end a little past it, episodes a little before.
     """
-    files = [file for file in _files(root, "seed-*.csv.gz") if BARE_NAME.fullmatch(file.name)]
-    runs = [_bare_run(file) for file in files]
+    runs = [_bare_run(file) for file in files if BARE_NAME.fullmatch(file.name)]
     for kind in {(run.env_id, run.config["algo"]) for run in runs}:
         same = [run for run in runs if (run.env_id, run.config["algo"]) == kind]
         most = max(run.last_step for run in same)

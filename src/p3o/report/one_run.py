@@ -133,12 +133,9 @@ def tiles(run: Run) -> list[tuple[str, str, str]]:
 def resumes(run: Run) -> list[str]:
     """What the command does not tell: where the run was taken up with another total, or under other conditions."""
     said = []
-    for entry in run.config.get("resumes", []):
-        if isinstance(entry, dict) and isinstance(entry.get("at_step"), int) and isinstance(entry.get("steps"), int):
-            total = f"to a total of {entry['steps']:,}"
-            if isinstance(entry.get("planned"), int):
-                total += f" instead of {entry['planned']:,}, schedules included"
-            said.append(f"Resumed at step {entry['at_step']:,}, {total}.")
+    for at_step, steps, planned in run.resumes:
+        before = "" if planned is None else f" instead of {planned:,}, schedules included"
+        said.append(f"Resumed at step {at_step:,}, to a total of {steps:,}{before}.")
     return said
 
 

@@ -122,7 +122,7 @@ def _replace_model(folder: Path, parts: list[Part]) -> None:
     new = checkpoint.new_folder(folder)
     for part in parts:
         checkpoint.write_file(new / Path(part.path).name, part.content)
-    checkpoint.replace_folder(new, folder)
+    checkpoint.replace_folder(new, folder, keeps_others=True)
 
 
 def read_all(folder: Path) -> Parcel:
