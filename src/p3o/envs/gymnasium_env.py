@@ -60,25 +60,31 @@ class HostVectorEnv:
 
     def reset(self) -> Observation:
         for index in range(self.num_envs):
-            raw = self._start_episode(index)
-            if self._actions[index] is None and not self._comes_back(index):
-                self._actions[index] = []
-                raw = self._start_episode(index)
-            self._encoder.write(raw, self._current, index)
+            self._encoder.write(self._start_episode(index), self._current, index)
+            if self._actions[index] is None:
+                self._find_way_back(index)
         self._is_unlogged = all(log is None for log in self._actions)
         return self._current
 
-    def _comes_back(self, index: int) -> bool:
-        """Whether a snapshot can bring this environment back; where a reset makes functions with numbers, after one."""
+    def _find_way_back(self, index: int) -> None:
+        """By a snapshot or, where that is refused, by a rebuild from the actions since a reset.
+
+        Where the reset has made functions with numbers in them, only a restore after another reset can tell.
+        """
         env = self.envs[index]
         try:
             state = snapshots.capture(env)
-            if snapshots.has_functions_with_numbers(state):
-                env.reset(seed=self._episode_seed(index, self._episodes[index]))
-                snapshots.restore(env, state)
-        except (snapshots.NotSnapshotable, ValueError):
-            return False
-        return True
+        except snapshots.NotSnapshotable:
+            self._actions[index] = []
+            return
+        if not snapshots.has_functions_with_numbers(state):
+            return
+        env.reset(seed=self._episode_seed(index, self._episodes[index]))
+        try:
+            snapshots.restore(env, state)
+        except ValueError:
+            self._actions[index] = []
+            self._encoder.write(self._start_episode(index), self._current, index)
 
     def current(self) -> Observation:
         return self._current
