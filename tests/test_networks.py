@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from p3o.config import Config, make_config
 from p3o.errors import UserError
-from p3o.networks import convolve, make_network, num_parameters, orthogonal
+from p3o.networks import convolve, convolve_by_products, make_network, num_parameters, orthogonal
 from p3o.spaces import action_spec, observation_spec
 from p3o.types import Observation
 
@@ -190,8 +190,9 @@ def test_precisions_of_images_agree_and_vectors_have_none():
         build(spaces.Box(-1, 1, (5,)), precision="bfloat16")
 
 
+@pytest.mark.parametrize("is_one", [None, False, True])  # None: as the platform has it
 @pytest.mark.parametrize(("side", "stride", "height"), [(8, 4, 84), (4, 2, 20), (3, 1, 9), (8, 4, 39)])
-def test_a_convolution_by_products_is_the_convolution(side, stride, height):
+def test_a_convolution_by_products_is_the_convolution(side, stride, height, is_one):
     rng = np.random.default_rng(side)
     x = jnp.asarray(rng.normal(size=(2, height, height + 5, 3)), jnp.float32)
     weight = jnp.asarray(rng.normal(size=(side, side, 3, 4)), jnp.float32)
@@ -201,7 +202,9 @@ def test_a_convolution_by_products_is_the_convolution(side, stride, height):
         return jax.lax.conv_general_dilated(x, weight, (stride, stride), "VALID", dimension_numbers=numbers)
 
     def ours(x, weight):
-        return convolve(x, weight, stride, "float32")
+        if is_one is None:
+            return convolve(x, weight, stride, "float32")
+        return convolve_by_products(x, weight, stride, "float32", is_one)
 
     np.testing.assert_allclose(ours(x, weight), plain(x, weight), rtol=1e-4, atol=1e-4)
     for argument in (0, 1):

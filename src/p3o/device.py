@@ -41,9 +41,9 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         trim_threshold, top_pad, mmap_threshold, arena_max = -1, -2, -3, -8  # M_* of malloc.h
-        mallopt(trim_threshold, 1 << 30)
+        mallopt(trim_threshold, (1 << 31) - 1)  # more than an update's temporaries: 1.3 GB for P3O on games
         mallopt(top_pad, 16 << 20)
-        mallopt(mmap_threshold, 256 << 20)
+        mallopt(mmap_threshold, (1 << 31) - 1)
         mallopt(arena_max, 1)
 
 

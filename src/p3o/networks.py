@@ -84,24 +84,28 @@ def convolve(x: Array, weight: Array, stride: int, precision: str) -> Array:
     times as long. On a GPU too if images are few: XLA starts products all at once, as a recorded graph, and
     convolutions one by one.
     """
-    if x.shape[0] <= FEW_IMAGES:
-        return _convolve_by_products(x, weight, stride, precision)
     whole = functools.partial(
         jax.lax.conv_general_dilated,
         window_strides=(stride, stride),
         padding="VALID",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    return jax.lax.platform_dependent(
-        x,
-        weight,
-        cpu=lambda x, weight: _convolve_by_products(x, weight, stride, precision),
-        default=lambda x, weight: _product(whole, x, weight, precision),
-    )
+
+    def elsewhere(x: Array, weight: Array) -> Array:
+        if x.shape[0] <= FEW_IMAGES:
+            return convolve_by_products(x, weight, stride, precision, is_one=False)
+        return _product(whole, x, weight, precision)
+
+    # One wide product reads and writes the least; where squares overlap most, it would multiply too much in vain.
+    on_cpu = functools.partial(convolve_by_products, stride=stride, precision=precision, is_one=stride > 1)
+    return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=elsewhere)
 
 
-def _convolve_by_products(x: Array, weight: Array, stride: int, precision: str) -> Array:
-    """Squares of stride × stride pixels become one long pixel; then each of the kernel's squares is one product."""
+def convolve_by_products(x: Array, weight: Array, stride: int, precision: str, is_one: bool) -> Array:
+    """Squares of stride × stride pixels become one long pixel; then each of the kernel's squares is one product.
+
+    With `is_one` all pixels are multiplied with all squares at once, and what belongs to one result is added up after.
+    """
     side, _, channels, outputs = weight.shape
     squares = side // stride  # of the kernel, along a side
     height, width = ((size - side) // stride + 1 for size in x.shape[1:3])  # of the result
@@ -110,10 +114,15 @@ def _convolve_by_products(x: Array, weight: Array, stride: int, precision: str) 
     x = x.transpose(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, stride * stride * channels)
     weight = weight.reshape(squares, stride, squares, stride, channels, outputs).transpose(0, 2, 1, 3, 4, 5)
     weight = weight.reshape(squares, squares, -1, outputs)
+    places = [(i, j) for i in range(squares) for j in range(squares)]
+    if is_one:
+        wide = weight.transpose(2, 0, 1, 3).reshape(x.shape[-1], -1)
+        products = _product(jnp.matmul, x.reshape(-1, x.shape[-1]), wide, precision)
+        products = products.reshape(-1, rows, columns, squares, squares, outputs)
+        return functools.reduce(jnp.add, [products[:, i : i + height, j : j + width, i, j] for i, j in places])
     parts = [
         _product(jnp.matmul, x[:, i : i + height, j : j + width].reshape(-1, x.shape[-1]), weight[i, j], precision)
-        for i in range(squares)
-        for j in range(squares)
+        for i, j in places
     ]
     return functools.reduce(jnp.add, parts).reshape(-1, height, width, outputs)
 
