@@ -148,8 +148,9 @@ def run_with_kills(
 def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
     """Until there is another one, or the process has ended."""
     index = run / "checkpoint" / "checkpoint.json"
-    before = index.stat().st_ino if index.exists() else None
+    before, deadline = (index.stat().st_ino if index.exists() else None), time.monotonic() + 300
     while process.poll() is None and (not index.exists() or index.stat().st_ino == before):
+        assert time.monotonic() < deadline, "no checkpoint came"
         time.sleep(0.005)
 
 

@@ -59,32 +59,13 @@ class HostVectorEnv:
         return self.envs[index].reset(seed=seed)[0]
 
     def reset(self) -> Observation:
-        for index in range(self.num_envs):
+        for index, env in enumerate(self.envs):
+            functions = snapshots.functions_in(env)
             self._encoder.write(self._start_episode(index), self._current, index)
-            if self._actions[index] is None:
-                self._find_way_back(index)
+            if self._actions[index] is None and not snapshots.comes_back(env, functions):
+                self._actions[index] = []
         self._is_unlogged = all(log is None for log in self._actions)
         return self._current
-
-    def _find_way_back(self, index: int) -> None:
-        """By a snapshot or, where that is refused, by a rebuild from the actions since a reset.
-
-        Where the reset has made functions with numbers in them, only a restore after another reset can tell.
-        """
-        env = self.envs[index]
-        try:
-            state = snapshots.capture(env)
-        except snapshots.NotSnapshotable:
-            self._actions[index] = []
-            return
-        if not snapshots.has_functions_with_numbers(state):
-            return
-        env.reset(seed=self._episode_seed(index, self._episodes[index]))
-        try:
-            snapshots.restore(env, state)
-        except ValueError:
-            self._actions[index] = []
-            self._encoder.write(self._start_episode(index), self._current, index)
 
     def current(self) -> Observation:
         return self._current
@@ -209,6 +190,8 @@ class GymnasiumVectorEnv:
         self._current, self._final = self._encoder.empty(), self._encoder.empty()
         self._seeds = seeds
         self._num_steps = 0  # vector steps so far
+        self._members = self.env.envs if type(env) is SyncVectorEnv else []  # only those of Gymnasium's can be reached
+        self._come_back = bool(self._members)  # by snapshots
         self.is_waiting = np.zeros(self.num_envs, bool)
 
     def _write(self, batch: Any, into: Observation) -> None:
@@ -219,7 +202,9 @@ class GymnasiumVectorEnv:
         # Seeds of their own at each reset: one after an interruption does not play the first episodes again.
         key = (*self._seeds.spawn_key, self._num_steps)
         seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).generate_state(self.num_envs).tolist()
+        functions = [snapshots.functions_in(env) for env in self._members]
         self._write(_seeded(self.env, seeds), self._current)
+        self._come_back &= all(map(snapshots.comes_back, self._members, functions))
         self.is_waiting[:] = False
         return self._current
 
@@ -253,24 +238,23 @@ class GymnasiumVectorEnv:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """Only Gymnasium's own synchronous vector environment lets its members be reached."""
         rows = [leaf.copy() for leaf in _leaves(self._current)]
         common = {"num_steps": self._num_steps, "is_waiting": self.is_waiting.copy(), "observation": rows}
-        if type(self.env) is not SyncVectorEnv:
+        if not self._come_back:
             return common | {"kind": "fresh"}
         try:
-            return common | {"kind": "state", "members": [snapshots.capture(env) for env in self.env.envs]}
+            return common | {"kind": "state", "members": [snapshots.capture(env) for env in self._members]}
         except snapshots.NotSnapshotable:
             return common | {"kind": "fresh"}
 
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
         self._num_steps = snapshot["num_steps"]
-        if snapshot["kind"] == "fresh" or type(self.env) is not SyncVectorEnv:
+        if snapshot["kind"] == "fresh" or not self._members:
             self.reset()
             return list(range(self.num_envs))
         self.reset()  # fills the vector environment's own buffers; the members are overwritten next
         try:
-            for env, member in zip(self.env.envs, snapshot["members"], strict=True):
+            for env, member in zip(self._members, snapshot["members"], strict=True):
                 snapshots.restore(env, member)
         except ValueError:  # say, another version of the simulator
             self.reset()

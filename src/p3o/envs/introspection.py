@@ -90,9 +90,9 @@ def is_constant(value: Any, layers: Layers) -> bool:
 
 
 def constants(value: Any) -> list[str]:
-    """The numbers that a constant function carries with it: another one of its name may have others.
+    """The numbers and functions that a constant function carries with it: another one of its name may have others.
 
-    Words are left out: goals are numbers, and the name of a file may be another one in another process.
+    Words are left out: the name of a file may be another one in another process.
     """
     if isinstance(value, enum.Enum):
         return [value.name]
@@ -104,7 +104,7 @@ def constants(value: Any) -> list[str]:
     elif isinstance(value, types.FunctionType) and not str(value.__module__).startswith("gymnasium."):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         parts = (*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
-    return [said for part in parts for said in constants(part)]
+    return [said for part in parts for said in (*([full_name(part)] if callable(part) else []), *constants(part))]
 
 
 def is_among(layers: Layers, value: object) -> bool:

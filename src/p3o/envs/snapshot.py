@@ -5,6 +5,7 @@ state. What is not understood for certain is refused with `NotSnapshotable`. Sta
 module globals, class attributes, a simulator behind a handle that is a mere number.
 """
 
+import contextlib
 import enum
 import functools
 import itertools
@@ -81,13 +82,26 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
         vars(layer).update(values)
 
 
-def has_functions_with_numbers(snapshot: Any) -> bool:
-    """Whether it can only be restored where functions have the numbers in them that they had."""
-    if isinstance(snapshot, dict):
-        if "function" in snapshot and isinstance(snapshot["function"], list) and snapshot["function"][1:] != [[]]:
-            return True
-        return any(has_functions_with_numbers(part) for part in snapshot.values())
-    return isinstance(snapshot, list) and any(has_functions_with_numbers(part) for part in snapshot)
+def functions_in(env: gymnasium.Env) -> list[tuple[str, Any]]:
+    """The functions that it holds, each with its place, as far as it is understood."""
+    layers = layers_of(env)
+    encoder = _Encoder(layers)
+    with contextlib.suppress(NotSnapshotable, RecursionError):
+        for layer in layers:
+            encoder.attributes(layer, type(layer).__name__)
+    return encoder.functions
+
+
+def comes_back(env: gymnasium.Env, functions: list[tuple[str, Any]]) -> bool:
+    """Whether a snapshot can bring back an environment that was just reset; `functions` are those it held before.
+
+    A function that a reset makes may know what nothing else does, such as a goal, and cannot be made again.
+    """
+    try:
+        capture(env)
+    except NotSnapshotable:
+        return False
+    return functions_in(env) == functions
 
 
 class _Encoder:
@@ -97,6 +111,7 @@ class _Encoder:
         self.layers = layers
         self.seen: dict[int, tuple[int, object]] = {}  # by id; holds the value too, or its id could come again
         self.arrays: list[tuple[int, int, str]] = []  # first and last address, place
+        self.functions: list[tuple[str, Any]] = []  # place, function
 
     def attributes(self, owner: object, where: str) -> Tree:
         if not has_only_attributes(owner):
@@ -121,6 +136,7 @@ class _Encoder:
             random = [self.encode(vars(space).get("_np_random"), where) for space in with_parts(value)]
             return {"space": [full_name(type(value)), random]}
         if callable(value) and is_constant(value, self.layers):
+            self.functions.append((where, value))
             return {"function": [full_name(value), [*constants(value)]]}
         if full_name(type(value)) == "mujoco._structs.MjData" and is_mujoco(owner):
             return {"mujoco": mujoco_state.capture(value)}
