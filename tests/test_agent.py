@@ -1,5 +1,6 @@
 """The Python side: learn, predict, save, load, resume."""
 
+import errno
 import fcntl
 import importlib.util
 import inspect
@@ -20,7 +21,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from killing import differences
 
-from p3o import A2C, ACER, P3O
+from p3o import A2C, ACER, P3O, PPO, checkpoint
 from p3o.agent import split_batch
 from p3o.envs import known
 from p3o.envs.quiet import silence_mujoco
@@ -243,9 +244,23 @@ def test_a_run_that_another_left_without_a_checkpoint_is_not_written_on(learns, 
     assert differences(here / "alone", here / "run") == []
 
 
-def test_a_refused_agent_leaves_the_run_to_the_one_that_has_it(here):
+def test_a_run_that_another_only_looked_at_goes_on(here):
+    """Refused, or with nothing to do: it has changed nothing."""
     agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(32, run_dir="run")
-    other = P3O.resume("run")
+    complaint(call("resume", "run", "--steps", 16))
+    assert call("resume", "run").code == 0
+    with pytest.raises(UserError, match="run is a run of p3o, not of ppo"):
+        PPO.resume("run")
+    with pytest.raises(UserError, match="the run was on spaces"):
+        P3O.resume("run", env="Acrobot-v1")
+    P3O.resume("run")
+    assert agent.learn(32).num_timesteps == 64
+
+
+def test_a_refused_agent_leaves_the_run_to_the_one_that_has_it(here):
+    other = P3O("CartPole-v1", **TINY_SETTINGS).learn(32, run_dir="run")
+    agent = P3O.resume("run")
+    other.learn(32)
     for _ in range(2):
         with pytest.raises(UserError, match="changed since"):
             agent.learn(32)
@@ -255,7 +270,41 @@ def test_a_refused_agent_leaves_the_run_to_the_one_that_has_it(here):
         other.learn(32)
     (here / "run" / "config.json").rmdir()
     (here / "kept").rename(here / "run" / "config.json")
-    assert other.learn(32).num_timesteps == 64
+    assert other.learn(32).num_timesteps == 96
+
+
+def test_a_disk_that_does_not_take_the_mark_of_a_writer_is_one_line_and_loses_no_run(here, monkeypatch):
+    agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(32, run_dir="run")
+    mark = (here / "run" / ".lock").read_text()
+    assert len(mark) == 32
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        refused = call("resume", "run", "--steps", 96)
+        assert refused.code == 2
+        assert refused.err.splitlines()[-1] == "p3o: run cannot be written: No space left on device"
+        with pytest.raises(UserError, match="run cannot be written: No space left"):
+            agent.learn(32)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_json", full)
+        refused = call("resume", "run", "--steps", 96)
+        assert refused.code == 2
+        assert refused.err.splitlines()[-1] == "p3o: run/config.json cannot be written: No space left on device"
+    assert P3O.resume("run").learn(32).num_timesteps == 64
+    assert (here / "run" / ".lock").read_text() not in ("", mark)
+
+
+def test_the_way_to_take_up_a_run_of_an_environment_of_ones_own_is_told(here):
+    def make():
+        return gym.make("CartPole-v1")
+
+    agent = P3O(make, **TINY_SETTINGS).learn(32, run_dir="run")
+    P3O.resume("run", env=make).learn(32)
+    with pytest.raises(UserError, match=r"P3O.resume\('run', env=\.\.\.\) takes it up"):
+        agent.learn(32)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
@@ -387,6 +436,7 @@ def test_a_return_of_an_evaluation_that_is_no_number_stops_the_run(value, here):
     with pytest.raises(RunStopped, match=rf"evaluation at step 64: the mean return is {value}, .* at step 64"):
         P3O(Poor, **TINY_SETTINGS).learn(64, run_dir="short", eval_every=64)
     assert write_report(here / "short").exists()
+    assert (here / "short" / "updates.csv").read_text().splitlines()[-1].startswith("64,")
     resumed = P3O.resume("short", env=Poor)  # nothing of it is lost
     with pytest.raises(UserError, match="finished at step 64"):
         resumed.learn()

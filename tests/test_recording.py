@@ -9,6 +9,7 @@ from killing import events as read_events
 
 from p3o.algorithms import Metric
 from p3o.errors import UserError
+from p3o.folder import mark_in
 from p3o.recording import Events, Recorder, Table, cut_back, number
 from p3o.rollout import Episode
 
@@ -65,23 +66,31 @@ def test_lines_and_events(tmp_path):
     assert found["eval/mean_reward"] == 1.5
 
 
+def contents(folder):
+    """Of all its files but the writers' mark."""
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
 def test_cutting_back_gives_the_files_of_the_moment(tmp_path):
     recorder = Recorder(tmp_path, METRICS)
     add_all(recorder, 4)
     lengths = recorder.flush()
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    before = contents(tmp_path)
     add_all(recorder, 8)
     recorder.close()
     later = Events(tmp_path / "tb")  # the next process writes a file of its own
     later.add(8, {"x": 1.0})
     later.close()
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} != before
+    assert contents(tmp_path) != before
     cut_back(tmp_path, lengths)
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert contents(tmp_path) == before
+    mark = mark_in(tmp_path)
     cut_back(tmp_path, lengths)  # twice is once
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert contents(tmp_path) == before
+    assert mark_in(tmp_path) == mark  # the second time was no writing
     cut_back(tmp_path, None)
-    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    assert contents(tmp_path) == {}
+    assert mark_in(tmp_path) != mark
 
 
 def test_lost_lines_are_refused_before_anything_is_cut(tmp_path):

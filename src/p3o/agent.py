@@ -167,7 +167,8 @@ class Agent:
         try:
             hold.enter_context(lock(folder, self._mark))
         except FolderChanged as error:
-            how = f"{type(self).__name__}.resume({str(folder)!r}) takes it up as it is"
+            env = "" if isinstance(self._job.env, str) else ", env=..."
+            how = f"{type(self).__name__}.resume({str(folder)!r}{env}) takes it up as it is"
             raise UserError(f"{error}; {how}") from None
         hold.callback(self._leave, folder)
 
@@ -238,10 +239,11 @@ class Agent:
     @_ClassOnly
     def resume(cls: Any, run_dir: str | Path, env: EnvSource | None = None) -> Any:
         """An agent with the whole state of a run; `learn()` then goes on exactly where it stopped."""
+        algo = read_config(Path(run_dir)).get("algo")
+        if isinstance(algo, str) and algo not in (cls.algo, *cls.variants):
+            raise UserError(f"{run_dir} is a run of {algo}, not of {cls.algo}")
         session, folder_lock = resume_session(Path(run_dir), make_display("plain"), None, env)
         with folder_lock:
-            if session.job.algo not in (cls.algo, *cls.variants):
-                raise UserError(f"{run_dir} is a run of {session.job.algo}, not of {cls.algo}")
             agent = cls.__new__(cls)
             agent.algo = session.job.algo
             agent._job, agent._session = session.job, session

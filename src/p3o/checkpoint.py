@@ -202,7 +202,7 @@ def new_folder(final: Path) -> Path:
 def _beside(final: Path, kind: str) -> Path:
     """Its hidden neighbour; that of what a link or `.` stands for."""
     real = Path(os.path.realpath(final))
-    return real.with_name(f".{real.name}.{kind}")
+    return real.parent / f".{real.name}.{kind}"  # the root of a disk has a neighbour, too: inside it
 
 
 def current_folder(final: Path) -> Path:

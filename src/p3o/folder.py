@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import shlex
 import sys
 import uuid
@@ -29,11 +30,10 @@ class FolderChanged(UserError):
 def lock(folder: Path, mark: str | None = None) -> Iterator[None]:
     """One writer a folder; the lock goes with the process, however it ends.
 
-    Each leaves a mark of its own in the file, so that one that comes back can tell whether there was another: with
-    `mark`, what `mark_in` said when it left, it is refused then.
+    With `mark`, what `mark_in` said when a writer left, it is refused if there was another one since.
     """
     try:
-        file = open(folder / ".lock", "a+")  # noqa: SIM115
+        file = open(folder / ".lock", "ab")  # noqa: SIM115
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
     try:
@@ -46,7 +46,6 @@ def lock(folder: Path, mark: str | None = None) -> Iterator[None]:
     try:
         if mark is not None and mark_in(folder) != mark:
             raise FolderChanged(f"{folder} was changed since this agent left it")
-        _leave_mark(file, folder)
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -54,11 +53,14 @@ def lock(folder: Path, mark: str | None = None) -> Iterator[None]:
         file.close()
 
 
-def _leave_mark(file: Any, folder: Path) -> None:
+def leave_mark(folder: Path) -> None:
+    """Before anything is written, by whoever holds the lock: one that comes back sees that there was another."""
     try:
-        file.truncate(0)
-        file.write(uuid.uuid4().hex)
-        file.flush()
+        file = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(file, uuid.uuid4().hex.encode(), 0)  # over the one before: on a full disk, too
+        finally:
+            os.close(file)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
 
@@ -102,10 +104,7 @@ def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[
     with contextlib.ExitStack() as stack:
         stack.enter_context(lock(folder))
         check_free(folder)  # again: another process may have come first
-        try:
-            checkpoint.write_json(folder / "config.json", config)
-        except OSError as error:
-            raise UserError(f"{folder} cannot be written: {error.strerror}") from None
+        write_config(folder, config)
         return config, stack.pop_all()
 
 
@@ -129,6 +128,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} is no run: it has no config.json")
     return checkpoint.read_json(folder / "config.json", "a run's config", FORMAT)
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    try:
+        checkpoint.write_json(folder / "config.json", config)
+    except OSError as error:
+        raise UserError(f"{folder / 'config.json'} cannot be written: {error.strerror}") from None
 
 
 def fixed_part(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from p3o.algorithms import Metric
 from p3o.errors import UserError
+from p3o.folder import leave_mark
 from p3o.rollout import Episode
 
 EPISODES = "episodes.csv"
@@ -153,17 +154,18 @@ def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
         digest = lengths.get("digests", {}).get(name)  # older checkpoints have none
         if digest not in (None, hashlib.sha256(content[:length]).hexdigest()):
             raise UserError(f"{folder / name} was changed: its lines are not those that the checkpoint was made after")
-    for name in (EPISODES, UPDATES, EVALUATIONS):
-        _truncate(folder / name, lengths["tables"].get(name))
+    wanted = {folder / name: lengths["tables"].get(name) for name in (EPISODES, UPDATES, EVALUATIONS)}
     if (folder / "tb").is_dir():
-        for path in (folder / "tb").iterdir():
-            _truncate(path, lengths["events"].get(path.name))
-
-
-def _truncate(path: Path, length: int | None) -> None:
-    if not path.exists():
-        return
-    if length is None:
-        path.unlink()
-    elif path.stat().st_size > length:
-        os.truncate(path, length)
+        wanted |= {path: lengths["events"].get(path.name) for path in (folder / "tb").iterdir()}
+    longer = {
+        path: length
+        for path, length in wanted.items()
+        if path.exists() and (length is None or path.stat().st_size > length)
+    }
+    if longer:
+        leave_mark(folder)
+    for path, length in longer.items():
+        if length is None:
+            path.unlink()
+        else:
+            os.truncate(path, length)

@@ -13,12 +13,12 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from p3o import checkpoint, speeds
 from p3o import model as models
+from p3o import speeds
 from p3o.display import Display, Header
 from p3o.errors import RunStopped, UserError, is_out_of_memory, out_of_memory
 from p3o.evaluate import evaluate
-from p3o.folder import fixed_part, open_folder
+from p3o.folder import fixed_part, leave_mark, open_folder, write_config
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
 from p3o.panel import Status
@@ -120,6 +120,11 @@ class Session:
                 f"step {self.trainer.step:,}: {error.filename or self.folder} cannot be written: {error.strerror}"
             ) from error
 
+    def _open_files(self, folder: Path) -> None:
+        leave_mark(folder)
+        with self._writing():
+            self.recorder = Recorder(folder, self.trainer.algorithm.metrics)
+
     def complete(self) -> None:
         """Write what a run at its total still lacks: it was killed before the model, or the total was lowered."""
         assert self.folder is not None
@@ -129,8 +134,8 @@ class Session:
             is_current = False
         if is_current and (self.folder / "model").exists() and self._line_at[1] == self.trainer.step:
             return
-        with self._writing():
-            self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
+        self._open_files(self.folder)
+        assert self.recorder is not None
         try:
             self._write_line()
             self.save()
@@ -175,10 +180,7 @@ class Session:
         assert self.config is not None
         now = {"steps": self.steps, "schedule_start": self.schedule_start, "eval_every": self.job.eval_every}
         if any(self.config[key] != value for key, value in now.items()):
-            try:
-                checkpoint.write_json(self.folder / "config.json", self.config | now)
-            except OSError as error:
-                raise UserError(f"{self.folder / 'config.json'} cannot be written: {error.strerror}") from None
+            write_config(self.folder, self.config | now)
             self.config |= now
 
     def header(self) -> Header:
@@ -218,8 +220,7 @@ class Session:
     def run(self, stop: Stop, callback: Callable[[Any], Any] | None = None) -> None:
         """Train to the total, or until a signal or the callback stops it."""
         if self.folder is not None:
-            with self._writing():
-                self.recorder = Recorder(self.folder, self.trainer.algorithm.metrics)
+            self._open_files(self.folder)
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every

@@ -8,7 +8,7 @@ from typing import Any
 from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
-from p3o.folder import check_free, fixed_part, lock, open_folder, read_config
+from p3o.folder import check_free, fixed_part, leave_mark, lock, open_folder, read_config, write_config
 from p3o.jobs import EnvSource, Job, Setup, check_new, job_of, machine, set_up, versions
 from p3o.recording import cut_back
 from p3o.session import Session
@@ -75,7 +75,8 @@ def _resume_locked(
         if has_lost_gpu:
             entry["device"] = config["device"] = "cpu"
         config["resumes"].append(entry)
-        checkpoint.write_json(folder / "config.json", config)
+        leave_mark(folder)
+        write_config(folder, config)
     return session
 
 

@@ -173,7 +173,7 @@ def _train(begin: Any, folder: Path) -> int:
                 return 128 + stop.received
             page = write_report(folder)
             display.message(f"report: {page}")
-    print(folder)
+        print(folder)  # as long as a signal that comes late is caught
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from p3o.device import available_cores
 from p3o.envs.quiet import quietly
 from p3o.errors import RunStopped, UserError, extra
-from p3o.folder import WORKER_LOG, lock
+from p3o.folder import WORKER_LOG, leave_mark, lock
 from p3o.sweeps.local import Event, assignment, single_thread_variables
 from p3o.sweeps.parcels import Packer, Parcel, read_all, scratch_folder, unpack
 from p3o.sweeps.plan import Run
@@ -214,6 +214,7 @@ class RayEngine:
         wait_for_lock(folder)
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock(folder))
+            leave_mark(folder)
             self._locks[folder] = stack.pop_all()
 
     def poll(self, seconds: float) -> list[Event]:
