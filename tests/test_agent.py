@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import gymnasium as gym
@@ -26,7 +27,9 @@ from p3o.agent import split_batch
 from p3o.envs import known
 from p3o.envs.quiet import silence_mujoco
 from p3o.errors import RunStopped, UserError
+from p3o.folder import FolderInUse
 from p3o.report import write_report
+from p3o.saving import BackgroundSaver, Checkpoints
 
 VECTOR = spaces.Box(-1, 1, (3,))
 SMALL_IMAGES = {"num_envs": 2, "num_steps": 4, "conv_channels": "2,2,2", "conv_features": 4, "replay_size": 16}
@@ -109,6 +112,14 @@ def test_a_callback_sees_every_iteration_and_stops_the_training():
     agent.learn(1000, callback=lambda status: status.step < 96)
     assert agent.num_timesteps == 96
     assert agent.learn().num_timesteps == 1024  # to the end that was asked for
+
+
+def test_a_refusal_inside_a_callback_is_the_callers(here):
+    (here / "full").mkdir()
+    (here / "full" / "other").touch()
+    agent = P3O("CartPole-v1", **TINY_SETTINGS)
+    with pytest.raises(UserError, match="full exists and holds no model; it is left as it is"):
+        agent.learn(64, run_dir="run", callback=lambda status: agent.save("full"))
 
 
 def test_predictions_in_a_callback_do_not_freeze_the_agent(agent):
@@ -203,6 +214,39 @@ def test_a_run_dir_holds_the_run_and_grows(here):
         with pytest.raises(UserError, match="being written"):
             agent.learn(32)
     assert agent.learn(32).num_timesteps == 224
+
+
+def test_a_run_is_not_free_while_a_checkpoint_that_nobody_waits_for_is_written(here, monkeypatch):
+    agent = P3O("CartPole-v1", **TINY_SETTINGS).learn(64, run_dir="run")
+    gate, prepare, wait = threading.Event(), Checkpoints.prepare, BackgroundSaver.wait
+
+    def prepare_late(self, *arguments):
+        write = prepare(self, *arguments)
+        return lambda: write() if gate.wait(60) else 0
+
+    def wait_impatiently(self):  # someone presses Ctrl-C again and again
+        if self.is_busy and not gate.is_set():
+            raise KeyboardInterrupt
+        wait(self)
+
+    monkeypatch.setattr(Checkpoints, "prepare", prepare_late)
+    monkeypatch.setattr(BackgroundSaver, "wait", wait_impatiently)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(64)
+    for take_up in (lambda: P3O.resume("run"), lambda: agent.learn(64)):
+        with pytest.raises(FolderInUse, match="is being written by another process or agent"):
+            take_up()
+    gate.set()
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert P3O.resume("run").num_timesteps == 128
+            break
+        except FolderInUse:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert agent.learn(64).num_timesteps == 192
+    assert P3O.resume("run").num_timesteps == 192
 
 
 def test_a_run_is_free_when_learn_is_over_and_is_not_written_from_two_states(here):

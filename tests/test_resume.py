@@ -466,6 +466,49 @@ def test_an_environment_whose_resets_make_functions_is_rebuilt(goal, tmp_path, c
     assert "afresh" not in capsys.readouterr().err
 
 
+def paid(word, x):
+    return x if word == "left" else -x
+
+
+class Chosen(Sought):
+    """Its resets choose among functions that it has from the start; they differ by a word alone."""
+
+    def __init__(self):
+        tasks = [functools.partial(paid, word) for word in ("left", "right")]
+        self.pay = tasks[0]
+        self.tasks = tasks
+
+    def goal(self, rng):
+        return self.tasks[rng.integers(2)]
+
+
+class Named(Sought):
+    """Its resets set functions that are known by their names."""
+
+    def goal(self, rng):
+        self.kind = np.float32
+        self.ahead = self.step
+        self.paid = paid
+        return np.sin
+
+
+@pytest.mark.parametrize("kind", [Chosen, Named])
+def test_an_environment_whose_resets_choose_functions_is_captured(kind, tmp_path, capsys):
+    def members():
+        return SyncVectorEnv([kind, kind])
+
+    for seed in (2, 3):
+        train_in_two(kind, tmp_path / str(seed), seed)
+        assert differences(tmp_path / str(seed) / "alone", tmp_path / str(seed) / "run") == []
+    stored = json.loads((tmp_path / "2" / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert {one["kind"] for one in stored["state"]["trainer"]["environments"]["envs"]} == {"state"}
+    P3O(members(), **TINY_SETTINGS).learn(512, run_dir=tmp_path / "alone")
+    P3O(members(), **TINY_SETTINGS).learn(512, run_dir=tmp_path / "run", callback=lambda status: status.step < 160)
+    P3O.resume(tmp_path / "run", env=members()).learn()
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert "afresh" not in capsys.readouterr().err
+
+
 def test_a_vector_environment_whose_resets_make_functions_says_that_it_starts_afresh(tmp_path, capsys):
     kind = type("SoughtSide", (Sought,), {"goal": staticmethod(side)})
     agent = P3O(SyncVectorEnv([kind, kind]), **TINY_SETTINGS)

@@ -137,7 +137,7 @@ class Agent:
         if run_dir is not None:
             self._check_folder(session, Path(run_dir))
         if session.folder is not None:
-            self._come_back(session.folder, hold)
+            self._come_back(session, session.folder, hold)
         before = {name: vars(session)[name] for name in PLAN}
         try:
             if every is not None:
@@ -147,8 +147,7 @@ class Agent:
             if session.folder is not None:
                 session.extend_config()
             elif run_dir is not None:
-                hold.enter_context(session.adopt_folder(Path(run_dir)))
-                hold.callback(self._leave, Path(run_dir))
+                self._hold(session, Path(run_dir), session.adopt_folder(Path(run_dir)), hold)
         except BaseException:
             vars(session).update(before)  # a refused call leaves nothing behind
             raise
@@ -162,14 +161,21 @@ class Agent:
             )
         return session
 
-    def _come_back(self, folder: Path, hold: contextlib.ExitStack) -> None:
+    def _come_back(self, session: Session, folder: Path, hold: contextlib.ExitStack) -> None:
         """Lock the run's folder, unless somebody else went on with the run since this agent left it."""
+        folder_lock = contextlib.ExitStack()
         try:
-            hold.enter_context(lock(folder, self._mark))
+            folder_lock.enter_context(lock(folder, self._mark))
         except FolderChanged as error:
             env = "" if isinstance(self._job.env, str) else ", env=..."
             how = f"{type(self).__name__}.resume({str(folder)!r}{env}) takes it up as it is"
             raise UserError(f"{error}; {how}") from None
+        self._hold(session, folder, folder_lock, hold)
+
+    def _hold(
+        self, session: Session, folder: Path, folder_lock: contextlib.ExitStack, hold: contextlib.ExitStack
+    ) -> None:
+        hold.enter_context(session.holding(folder_lock))
         hold.callback(self._leave, folder)
 
     def _leave(self, folder: Path) -> None:

@@ -70,6 +70,13 @@ class BackgroundSaver:
                 self._running = None
             self.cost = self.cost._replace(waited=self.cost.waited + time.perf_counter() - started)
 
+    def then(self, act: Callable[[], None]) -> None:
+        """Do it when nothing is being written: now, or after a writing that nobody waits for any more."""
+        if self._running is None:
+            act()
+        else:
+            self._running.add_done_callback(lambda _: act())
+
 
 class Checkpoints:
     """Those of one run: the trainer, its replay in segments where that is apart, and the model beside them."""

@@ -76,6 +76,14 @@ class Session:
         if is_waited_for or not self.trainer.is_replay_apart:
             self.wait_for_save()
 
+    @contextlib.contextmanager
+    def holding(self, folder_lock: contextlib.ExitStack) -> Iterator[None]:
+        """The folder's lock, kept as long as anything is being written, even if nobody waits for that any more."""
+        try:
+            yield
+        finally:
+            self.checkpoints.saver.then(folder_lock.close)
+
     def wait_for_save(self) -> None:
         """Until the checkpoint that is being written is there."""
         with self._writing():
@@ -111,10 +119,19 @@ class Session:
         return fresh
 
     @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """What cannot be used stops the run: an environment that leaves its own space, a folder no longer its own."""
+        try:
+            yield
+        except UserError as error:
+            raise RunStopped(f"after step {self.trainer.step:,}: {error}") from error
+
+    @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """A disk that is full or gone stops the run in one line; the last checkpoint stays good."""
         try:
-            yield
+            with self._stopping():
+                yield
         except OSError as error:
             raise RunStopped(
                 f"step {self.trainer.step:,}: {error.filename or self.folder} cannot be written: {error.strerror}"
@@ -228,8 +245,9 @@ class Session:
         self.display.start(self.header())
         try:
             while self.trainer.step < self.steps and stop.received is None:
-                result = self.trainer.iterate(self.schedule_steps, self.schedule_start)
-                self._record(result)
+                with self._stopping():
+                    result = self.trainer.iterate(self.schedule_steps, self.schedule_start)
+                    self._record(result)
                 # a metric of replayed updates keeps its last value through an iteration without one
                 latest |= {
                     m.name: result.metrics[m.name]
@@ -251,11 +269,10 @@ class Session:
                 if self.trainer.iteration:  # a signal may come before the first
                     self.save()
                     self._tell_cost()
-        except (RunStopped, UserError) as error:  # the latter from an environment that leaves its own space
+        except RunStopped as error:
             with contextlib.suppress(RunStopped):
                 self.wait_for_save()
-            where = "" if isinstance(error, RunStopped) else f"after step {self.trainer.step:,}: "
-            raise RunStopped(f"{where}{error}; {self._last_good()}") from error
+            raise RunStopped(f"{error}; {self._last_good()}") from error
         except Exception as error:  # the environment's own, most likely: its traceback is the user's to read
             with contextlib.suppress(RunStopped):
                 self.wait_for_save()
@@ -266,11 +283,13 @@ class Session:
             error.add_note(f"p3o: step {self.trainer.step:,} was the last whole one; {self._last_good()}")
             raise
         finally:
-            with contextlib.suppress(RunStopped):  # nothing is left half done when the folder is free again
-                self.wait_for_save()
-            self.display.stop()
-            if self.recorder is not None:
-                self.recorder.close()
+            try:
+                with contextlib.suppress(RunStopped):
+                    self.wait_for_save()
+            finally:  # someone who presses Ctrl-C again and again does not wait
+                self.display.stop()
+                if self.recorder is not None:
+                    self.recorder.close()
 
     def _last_good(self) -> str:
         if self.folder is None:

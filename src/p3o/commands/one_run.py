@@ -158,7 +158,7 @@ def _train(begin: Any, folder: Path) -> int:
     display = make_display("auto")
     with StopSignals() as stop:
         session, folder_lock = begin(display)
-        with folder_lock:
+        with session.holding(folder_lock):
             if session.trainer.step >= session.steps:
                 session.complete()
                 display.message(

@@ -29,6 +29,7 @@ class HostVectorEnv:
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, seeds: np.random.SeedSequence):
         with quietly():
             self.envs = [make() for _ in range(num_envs)]
+        self._functions = [snapshots.functions_in(env) for env in self.envs]
         self.num_envs = num_envs
         self.observation_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space
@@ -60,9 +61,10 @@ class HostVectorEnv:
 
     def reset(self) -> Observation:
         for index, env in enumerate(self.envs):
-            functions = snapshots.functions_in(env)
             self._encoder.write(self._start_episode(index), self._current, index)
-            if self._actions[index] is None and not snapshots.comes_back(env, functions):
+            try:
+                snapshots.capture(env, self._functions[index])
+            except snapshots.NotSnapshotable:
                 self._actions[index] = []
         self._is_unlogged = all(log is None for log in self._actions)
         return self._current
@@ -115,7 +117,7 @@ class HostVectorEnv:
             actions = np.stack(log) if log else None
             return common | {"kind": "rebuild" if len(log) <= LONGEST_REBUILD else "fresh", "actions": actions}
         try:
-            return common | {"kind": "state", "state": snapshots.capture(self.envs[index])}
+            return common | {"kind": "state", "state": snapshots.capture(self.envs[index], self._functions[index])}
         except snapshots.NotSnapshotable:
             return common | {"kind": "fresh"}
 
@@ -131,7 +133,7 @@ class HostVectorEnv:
         if one["kind"] == "state":
             try:
                 self.envs[index].reset(seed=0)  # makes what only a reset makes; all of it is overwritten
-                snapshots.restore(self.envs[index], one["state"])
+                snapshots.restore(self.envs[index], one["state"], self._functions[index])
             except ValueError:  # say, another version of the simulator
                 seed = self._episode_seed(index, self._episodes[index])
                 self._episodes[index] += 1
@@ -191,7 +193,7 @@ class GymnasiumVectorEnv:
         self._seeds = seeds
         self._num_steps = 0  # vector steps so far
         self._members = self.env.envs if type(env) is SyncVectorEnv else []  # only those of Gymnasium's can be reached
-        self._come_back = bool(self._members)  # by snapshots
+        self._functions = [snapshots.functions_in(env) for env in self._members]
         self.is_waiting = np.zeros(self.num_envs, bool)
 
     def _write(self, batch: Any, into: Observation) -> None:
@@ -202,9 +204,7 @@ class GymnasiumVectorEnv:
         # Seeds of their own at each reset: one after an interruption does not play the first episodes again.
         key = (*self._seeds.spawn_key, self._num_steps)
         seeds = np.random.SeedSequence(self._seeds.entropy, spawn_key=key).generate_state(self.num_envs).tolist()
-        functions = [snapshots.functions_in(env) for env in self._members]
         self._write(_seeded(self.env, seeds), self._current)
-        self._come_back &= all(map(snapshots.comes_back, self._members, functions))
         self.is_waiting[:] = False
         return self._current
 
@@ -240,10 +240,11 @@ class GymnasiumVectorEnv:
     def snapshot(self) -> dict[str, Any]:
         rows = [leaf.copy() for leaf in _leaves(self._current)]
         common = {"num_steps": self._num_steps, "is_waiting": self.is_waiting.copy(), "observation": rows}
-        if not self._come_back:
+        if not self._members:
             return common | {"kind": "fresh"}
         try:
-            return common | {"kind": "state", "members": [snapshots.capture(env) for env in self._members]}
+            members = [snapshots.capture(*member) for member in zip(self._members, self._functions, strict=True)]
+            return common | {"kind": "state", "members": members}
         except snapshots.NotSnapshotable:
             return common | {"kind": "fresh"}
 
@@ -254,8 +255,8 @@ class GymnasiumVectorEnv:
             return list(range(self.num_envs))
         self.reset()  # fills the vector environment's own buffers; the members are overwritten next
         try:
-            for env, member in zip(self._members, snapshot["members"], strict=True):
-                snapshots.restore(env, member)
+            for member in zip(self._members, snapshot["members"], self._functions, strict=True):
+                snapshots.restore(*member)
         except ValueError:  # say, another version of the simulator
             self.reset()
             return list(range(self.num_envs))

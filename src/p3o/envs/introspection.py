@@ -4,6 +4,7 @@ import dis
 import enum
 import functools
 import logging
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -87,6 +88,16 @@ def is_constant(value: Any, layers: Layers) -> bool:
         kept = all(is_constant(item, layers) for item in (*cells, *defaults, *vars(value).values()))
         return kept and not _rebinds(value.__code__, value.__code__.co_freevars)
     return type(value) is tuple and all(is_constant(item, layers) for item in value)
+
+
+def is_known_by_name(value: Any) -> bool:
+    """Whether a constant function's full name says all about it, whoever asks: it was not made on the way."""
+    if not isinstance(value, types.FunctionType):
+        return not isinstance(value, functools.partial)  # a type, a library's own, or a method of a layer
+    found: Any = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
 
 
 def constants(value: Any) -> list[str]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -26,6 +26,7 @@ from p3o.envs.introspection import (
     has_only_attributes,
     is_among,
     is_constant,
+    is_known_by_name,
     is_mujoco,
     is_skipped,
     layers_of,
@@ -46,10 +47,14 @@ class NotSnapshotable(Exception):
     """The environment keeps state that cannot be captured for certain; the message says where."""
 
 
-def capture(env: gymnasium.Env) -> Tree:
-    """The whole state of `env` as nested dicts, lists, scalars and arrays that share no memory with it."""
+def capture(env: gymnasium.Env, functions: Sequence[Any] | None = None) -> Tree:
+    """The whole state of `env` as nested dicts, lists, scalars and arrays that share no memory with it.
+
+    `functions` is what `functions_in` said before the first reset; those that it holds now, where nothing is said. One
+    that was made since may know what nothing else does, such as an episode's goal, and cannot be made again.
+    """
     layers = layers_of(env)
-    encoder = _Encoder(layers)
+    encoder = _Encoder(layers, functions_in(env) if functions is None else functions)
     try:
         attributes = [encoder.attributes(layer, type(layer).__name__) for layer in layers]
     except RecursionError:
@@ -58,14 +63,15 @@ def capture(env: gymnasium.Env) -> Tree:
     return [[full_name(type(layer)), values] for layer, values in zip(layers, attributes, strict=True)]
 
 
-def restore(env: gymnasium.Env, snapshot: Tree) -> None:
+def restore(env: gymnasium.Env, snapshot: Tree, functions: Sequence[Any] | None = None) -> None:
     """Put `env`, made as the captured one was, into the captured state; it may be unused or used.
 
-    Objects and functions are matched with those `env` holds in the same place, never looked up by name: where only a
-    reset makes them, reset `env` once before. After a ValueError `env` is as it was.
+    Functions are among those that `functions_in` said of `env` before its first reset. Objects, and functions that are
+    known by their name, are matched with those that `env` holds in the same place, never looked up: where only a reset
+    puts them there, reset `env` once before. After a ValueError `env` is as it was.
     """
     layers = layers_of(env)
-    decoder = _Decoder(layers)
+    decoder = _Decoder(layers, functions_in(env) if functions is None else functions)
     nodes: Any = snapshot
     try:
         if [name for name, _ in nodes] != [full_name(type(layer)) for layer in layers]:
@@ -82,36 +88,25 @@ def restore(env: gymnasium.Env, snapshot: Tree) -> None:
         vars(layer).update(values)
 
 
-def functions_in(env: gymnasium.Env) -> list[tuple[str, Any]]:
-    """The functions that it holds, each with its place, as far as it is understood."""
+def functions_in(env: gymnasium.Env) -> list[Any]:
+    """The functions that it holds, as far as it is understood: the same in every environment made as it was."""
     layers = layers_of(env)
-    encoder = _Encoder(layers)
+    encoder = _Encoder(layers, None)
     with contextlib.suppress(NotSnapshotable, RecursionError):
         for layer in layers:
             encoder.attributes(layer, type(layer).__name__)
-    return encoder.functions
-
-
-def comes_back(env: gymnasium.Env, functions: list[tuple[str, Any]]) -> bool:
-    """Whether a snapshot can bring back an environment that was just reset; `functions` are those it held before.
-
-    A function that a reset makes may know what nothing else does, such as a goal, and cannot be made again.
-    """
-    try:
-        capture(env)
-    except NotSnapshotable:
-        return False
-    return functions_in(env) == functions
+    return encoder.found
 
 
 class _Encoder:
     """Live values to a tree; those with an identity are numbered as they come, and met again become references."""
 
-    def __init__(self, layers: Layers):
+    def __init__(self, layers: Layers, functions: Sequence[Any] | None):
         self.layers = layers
+        self.functions = functions  # that were there before the first reset; None: all that are met
+        self.found: list[Any] = []  # functions, as they come
         self.seen: dict[int, tuple[int, object]] = {}  # by id; holds the value too, or its id could come again
         self.arrays: list[tuple[int, int, str]] = []  # first and last address, place
-        self.functions: list[tuple[str, Any]] = []  # place, function
 
     def attributes(self, owner: object, where: str) -> Tree:
         if not has_only_attributes(owner):
@@ -136,14 +131,23 @@ class _Encoder:
             random = [self.encode(vars(space).get("_np_random"), where) for space in with_parts(value)]
             return {"space": [full_name(type(value)), random]}
         if callable(value) and is_constant(value, self.layers):
-            self.functions.append((where, value))
-            return {"function": [full_name(value), [*constants(value)]]}
+            return self.function(value, where)
         if full_name(type(value)) == "mujoco._structs.MjData" and is_mujoco(owner):
             return {"mujoco": mujoco_state.capture(value)}
         if type(value) in SEQUENCES.values():
             return self.sequence(value, where)
         self.remember(value)
         return self.mutable(value, where)
+
+    def function(self, value: Any, where: str) -> Tree:
+        """By its place among those of before the first reset or, where its name says all of it, by that alone."""
+        self.found.append(value)
+        node: list[Any] = [full_name(value), [*constants(value)]]
+        if self.functions is not None and value in self.functions:
+            node.append(self.functions.index(value))
+        elif self.functions is not None and not is_known_by_name(value):
+            raise NotSnapshotable(f"{where} is a function that was made after the first reset began")
+        return {"function": node}
 
     def remember(self, value: object) -> None:
         self.seen[id(value)] = (len(self.seen), value)
@@ -219,8 +223,9 @@ class _Encoder:
 class _Decoder:
     """A tree to live values, each decoded next to what the environment holds in its place (`own`)."""
 
-    def __init__(self, layers: Layers):
+    def __init__(self, layers: Layers, functions: Sequence[Any]):
         self.layers = layers
+        self.functions = functions  # that were there before the first reset
         self.seen: list[Any] = []
         self.writes: list[Callable[[], None]] = []
         self.where = type(layers[-1]).__name__  # for messages
@@ -281,6 +286,8 @@ class _Decoder:
         if tag == "mujoco":
             self.writes.append(mujoco_state.prepare(own, *content))
             return own
+        if tag == "function" and len(content) > 2:
+            own = dict(enumerate(self.functions)).get(content[2], MISSING)
         if content[0] != full_name(own if tag == "function" else type(own)):
             raise ValueError(f"{content[0]} is not where it was captured")
         if tag == "object" and has_only_attributes(own):
@@ -297,7 +304,7 @@ class _Decoder:
                 self.writes.append(functools.partial(vars(space).__setitem__, "_np_random", generator))
             return own
         if tag == "function" and callable(own):
-            if content[1:] not in ([], [constants(own)]):  # those of before had the name alone
+            if content[1:2] not in ([], [constants(own)]):  # those of before had the name alone
                 raise ValueError(f"{content[0]} has other numbers in it than where it was captured")
             return own
         raise ValueError(f"unknown entry {tag!r}")

@@ -104,7 +104,7 @@ def _train(
             seen = run.checkpoints.last
             on_checkpoint()
 
-    with held:
+    with run.holding(held):
         if run.trainer.step >= run.steps:
             run.complete()
         else:
