@@ -263,7 +263,8 @@ def test_images_killed_with_sigkill(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     arguments = ["pictures:Pictures-v0", "--steps", "1600", "--set", *SETTINGS]
     run_to_end(tmp_path / "alone", arguments)
-    assert run_with_kills(tmp_path / "killed", arguments, 6, 6.0, random.Random(0)) >= 1
+    killed = tmp_path / "killed"
+    assert run_with_kills(killed, arguments, 6, 0.3, random.Random(0), is_under_way=True) >= 1
     assert differences(tmp_path / "alone", tmp_path / "killed") == []
 
 
