@@ -23,11 +23,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from killing import differences
 
 from p3o import A2C, ACER, P3O, PPO, checkpoint
-from p3o.agent import split_batch
 from p3o.envs import known
 from p3o.envs.quiet import silence_mujoco
 from p3o.errors import RunStopped, UserError
 from p3o.folder import FolderInUse
+from p3o.model import split_batch
 from p3o.report import write_report
 from p3o.saving import BackgroundSaver, Checkpoints
 

@@ -17,7 +17,7 @@ from p3o.display import make_display
 from p3o.errors import UserError
 from p3o.folder import FolderChanged, lock, mark_in, read_config
 from p3o.jobs import EnvSource, Job, check_new, env_name, set_up
-from p3o.model import Model
+from p3o.model import Model, split_batch
 from p3o.panel import Status
 from p3o.report import write_report
 from p3o.session import Session
@@ -137,7 +137,7 @@ class Agent:
         if run_dir is not None:
             self._check_folder(session, Path(run_dir))
         if session.folder is not None:
-            self._come_back(session, session.folder, hold)
+            self._hold(session, session.folder, self._come_back(session.folder), hold)
         before = {name: vars(session)[name] for name in PLAN}
         try:
             if every is not None:
@@ -161,8 +161,8 @@ class Agent:
             )
         return session
 
-    def _come_back(self, session: Session, folder: Path, hold: contextlib.ExitStack) -> None:
-        """Lock the run's folder, unless somebody else went on with the run since this agent left it."""
+    def _come_back(self, folder: Path) -> contextlib.ExitStack:
+        """The lock of the run's folder, unless somebody else went on with the run since this agent left it."""
         folder_lock = contextlib.ExitStack()
         try:
             folder_lock.enter_context(lock(folder, self._mark))
@@ -170,11 +170,12 @@ class Agent:
             env = "" if isinstance(self._job.env, str) else ", env=..."
             how = f"{type(self).__name__}.resume({str(folder)!r}{env}) takes it up as it is"
             raise UserError(f"{error}; {how}") from None
-        self._hold(session, folder, folder_lock, hold)
+        return folder_lock
 
     def _hold(
         self, session: Session, folder: Path, folder_lock: contextlib.ExitStack, hold: contextlib.ExitStack
     ) -> None:
+        """Until `hold` ends the folder is this agent's, which then remembers how it left it."""
         hold.enter_context(session.holding(folder_lock))
         hold.callback(self._leave, folder)
 
@@ -323,40 +324,3 @@ def find_model(path: Path) -> Path:
     if is_run and not current_folder(path / "model").exists():
         raise UserError(f"{path} has no model yet: the run has not reached its first checkpoint")
     return path / "model" if is_run else path
-
-
-def _are_within(numbers: np.ndarray, space: gym.spaces.Discrete) -> bool:
-    inside = (numbers >= space.start) & (numbers < space.start + space.n)
-    return bool(np.all(inside & (numbers == np.round(numbers))))
-
-
-def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
-    """Single observations and whether they came as a batch, told by shape; one image may have its channels moved."""
-    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        is_dict = isinstance(space, gym.spaces.Dict)
-        members = space.spaces if is_dict else dict(enumerate(space.spaces))
-        try:
-            parts = {key: split_batch(observation[key], part) for key, part in members.items()}
-        except (KeyError, IndexError, TypeError):
-            raise UserError(f"observation of type {type(observation).__name__}: one of {space} was expected") from None
-        if len({(is_batch, len(rows)) for rows, is_batch in parts.values()}) != 1:
-            raise UserError("observation: some of its parts are batches of another size than the others")
-        is_batch = any(is_batch for _, is_batch in parts.values())
-        rows = list(zip(*(rows for rows, _ in parts.values()), strict=True))
-        return ([dict(zip(parts, row, strict=True)) for row in rows] if is_dict else rows), is_batch
-    array = np.asarray(observation)
-    if isinstance(space, gym.spaces.Discrete) and not _are_within(array, space):
-        raise UserError(f"observation {observation!r}: one of {space} was expected")
-    shape = tuple(space.shape or ())
-    if array.shape == shape:
-        return [array], False
-    if array.shape[1:] == shape:
-        return list(array), True
-    if len(shape) == 3:
-        moved = (shape[2], *shape[:2]) if shape[2] < shape[0] else (*shape[1:], shape[0])
-        axes = (0, -1) if shape[2] < shape[0] else (-1, 0)
-        if array.shape == moved:
-            return [np.moveaxis(array, *axes)], False
-        if array.shape[1:] == moved:
-            return [np.moveaxis(row, *axes) for row in array], True
-    raise UserError(f"observation of shape {array.shape}: {shape} or a batch of it was expected")

@@ -163,3 +163,40 @@ def _fill(template: Any, arrays: dict[str, np.ndarray]) -> Any:
             raise ValueError(f"parameter {name} is not finite")
         stored.append(array)
     return jax.tree.unflatten(structure, stored)
+
+
+def _are_within(numbers: np.ndarray, space: gym.spaces.Discrete) -> bool:
+    inside = (numbers >= space.start) & (numbers < space.start + space.n)
+    return bool(np.all(inside & (numbers == np.round(numbers))))
+
+
+def split_batch(observation: Any, space: gym.Space) -> tuple[list[Any], bool]:
+    """Single observations and whether they came as a batch, told by shape; one image may have its channels moved."""
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        is_dict = isinstance(space, gym.spaces.Dict)
+        members = space.spaces if is_dict else dict(enumerate(space.spaces))
+        try:
+            parts = {key: split_batch(observation[key], part) for key, part in members.items()}
+        except (KeyError, IndexError, TypeError):
+            raise UserError(f"observation of type {type(observation).__name__}: one of {space} was expected") from None
+        if len({(is_batch, len(rows)) for rows, is_batch in parts.values()}) != 1:
+            raise UserError("observation: some of its parts are batches of another size than the others")
+        is_batch = any(is_batch for _, is_batch in parts.values())
+        rows = list(zip(*(rows for rows, _ in parts.values()), strict=True))
+        return ([dict(zip(parts, row, strict=True)) for row in rows] if is_dict else rows), is_batch
+    array = np.asarray(observation)
+    if isinstance(space, gym.spaces.Discrete) and not _are_within(array, space):
+        raise UserError(f"observation {observation!r}: one of {space} was expected")
+    shape = tuple(space.shape or ())
+    if array.shape == shape:
+        return [array], False
+    if array.shape[1:] == shape:
+        return list(array), True
+    if len(shape) == 3:
+        moved = (shape[2], *shape[:2]) if shape[2] < shape[0] else (*shape[1:], shape[0])
+        axes = (0, -1) if shape[2] < shape[0] else (-1, 0)
+        if array.shape == moved:
+            return [np.moveaxis(array, *axes)], False
+        if array.shape[1:] == moved:
+            return [np.moveaxis(row, *axes) for row in array], True
+    raise UserError(f"observation of shape {array.shape}: {shape} or a batch of it was expected")
