@@ -620,7 +620,7 @@ def test_warnings_name_the_runs(tmp_path):
         seed=1,
         algo="ppo",
         steps=20_000,
-        settings={"gamma": 0.5, "normalizer_pace": "learning_rate"},
+        settings={"gamma": 0.5, "normalizer_pace": "learning_rate", "checkpoint_every": 7},  # the last one is harmless
         updates=100,
     )
     lines = (tmp_path / "2" / "updates.csv").read_text().splitlines(keepends=True)

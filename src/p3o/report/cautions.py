@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from p3o.report.departures import HARMLESS
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
 from p3o.report.settings import shown_value
@@ -136,11 +137,11 @@ def _other_lengths(results: Results) -> list[str]:
 
 
 def _mixed_settings(results: Results) -> list[str]:
-    """Settings that differ between the seeds of one group on one task: then it is not one group."""
+    """Settings that differ between the seeds of one group on one task and matter: then it is not one group."""
     said = []
     for (task, group), cell in results.study.cells.items():
         entries = [run.config.get("settings", {}) | {"env": run.config["env"].get("kwargs", {})} for run in cell]
-        names = list(dict.fromkeys(name for entry in entries for name in entry))
+        names = list(dict.fromkeys(name for entry in entries for name in entry if name not in HARMLESS))
         mixed = [name for name in names if len({shown_value(entry.get(name)) for entry in entries}) > 1]
         if mixed:
             said.append(f"{results.labels[group]} on {task} ({', '.join(mixed)})")

@@ -11,7 +11,7 @@ from p3o.report.find import Group
 from p3o.runs import Run
 
 # what does not change what is learned
-HARMLESS = frozenset({"checkpoint_every", "eval_episodes", "device", "deterministic"})
+HARMLESS = frozenset({"checkpoint_every", "eval_episodes", "device", "replay_device", "deterministic"})
 
 
 def departures(runs: Iterable[Run], group: Group) -> tuple[str, ...]:
