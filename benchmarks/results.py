@@ -215,11 +215,12 @@ def games(results: Path) -> list[str]:
 def _ends(results: Path) -> dict[tuple[str, ...], tuple[int, float]]:
     """Of each group the run that came furthest: its last step, and the mean of its last 100 episodes."""
     furthest: dict[tuple[str, ...], tuple[int, float]] = {}
-    for file in results.rglob("config.json"):
+    for file in sorted(results.rglob("config.json")):  # of two that came equally far the first seed, not the better
         run = load_run(file.parent)
         *group, _ = _name(run.config)
         mean = float(window_mean(run.episodes["step"], run.episodes["return_"], np.array(run.last_step)))
-        furthest[tuple(group)] = max(furthest.get(tuple(group), (-1, 0.0)), (int(run.last_step), mean))
+        if run.last_step > furthest.get(tuple(group), (-1, 0.0))[0]:
+            furthest[tuple(group)] = (int(run.last_step), mean)
     return furthest
 
 
@@ -250,7 +251,9 @@ def ess(results: Path) -> list[str]:
     lines = []
     for name, run in sorted(furthest.items()):
         schedule = run.config["settings"].get("schedule_steps") or run.config["steps"]
-        tenths = np.ceil(10 * run.updates["step"] / schedule)
+        steps = run.updates["step"]
+        middles = steps - np.diff(steps, prepend=0) / 2  # of the interval that a line is about
+        tenths = np.ceil(10 * middles / schedule)
         is_known = ~np.isnan(run.updates["ess"])  # none before the first replayed update
         means = [run.updates["ess"][is_known & (tenths == tenth)] for tenth in range(1, 11)]
         everything = run.updates["ess"][is_known].mean()

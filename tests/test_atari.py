@@ -682,6 +682,26 @@ def test_a_game_that_was_given_up_is_not_gone_on_with():
     env.close()
 
 
+def test_the_lowest_cap_leaves_the_player_a_step():
+    env = make_env("BreakoutNoFrameskip-v4", {"max_num_frames_per_episode": 42})
+    env.reset(seed=0)
+    for _ in range(30):  # games, whose first step is FIRE and no decision
+        steps = 1
+        while not env.step(NOOP)[3]:
+            steps += 1
+        assert steps >= 2
+        env.reset()
+    env.close()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("Pong", (210, 160, 3)), ("Carnival", (214, 160, 3))])
+def test_a_film_has_the_shape_of_the_screen(name, shape):
+    env = make_env(f"{name}NoFrameskip-v4", {}, render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape == shape
+    env.close()
+
+
 def test_a_film_ends_with_the_last_picture_of_the_game(monkeypatch):
     env = make_env("PongNoFrameskip-v4", {"max_num_frames_per_episode": 120}, render_mode="rgb_array")
     receive, shown = emulator.Emulator.receive, []
@@ -765,9 +785,12 @@ BAD = {  # words -> what the line has to name
     ("PongNoFrameskip-v4", "--env-set", "full_action_space=5"): ("full_action_space", "5"),
     ("PongNoFrameskip-v4", "--env-set", "frameskip=0"): ("frameskip", "0", "at least 1"),
     ("PongNoFrameskip-v4", "--env-set", "noop_max=x"): ("noop_max", "'x'"),
-    ("PongNoFrameskip-v4", "--env-set", "noop_max=1e400"): ("noop_max", "at most 2147483646"),
+    ("PongNoFrameskip-v4", "--env-set", "noop_max=1e400"): ("noop_max", "at most 10000"),
     ("PongNoFrameskip-v4", "--env-set", "noop_max=nan"): ("noop_max", "nan"),
-    ("PongNoFrameskip-v4", "--env-set", "noop_max=2147483647"): ("noop_max", "at most 2147483646"),
+    ("PongNoFrameskip-v4", "--env-set", "noop_max=10001"): ("noop_max", "at most 10000"),
+    ("PongNoFrameskip-v4", "--env-set", "frameskip=2147483647"): ("frameskip", "at most 2147483646"),
+    ("BreakoutNoFrameskip-v4", "--env-set", "max_num_frames_per_episode=41"): ("41 leaves no time", "at least 42"),
+    ("BreakoutNoFrameskip-v4", "--env-set", "frameskip=200000"): ("400000 leaves no time", "at least 600030"),
     ("PongNoFrameskip-v4", "--env-set", "frameskip=1.5"): ("frameskip", "1.5"),
     ("PongNoFrameskip-v4", "--set", "reward_transform=clip"): ("reward_transform", "'clip'", "sign"),
 }

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -612,8 +613,8 @@ def test_mujoco_and_atari_have_checkpoints(tmp_path):
 
 def test_warnings_name_the_runs(tmp_path):
     write_run(tmp_path / "0", seed=0, updates=100)
-    write_run(tmp_path / "1", seed=1, episodes=40, updates=100)
-    write_run(tmp_path / "2", seed=2, versions={"jax": "0.9.0"}, updates=100)
+    write_run(tmp_path / "1", seed=1, episodes=40, versions={"ale-py": "0.12.1"}, updates=100)
+    write_run(tmp_path / "2", seed=2, versions={"jax": "0.9.0", "ale-py": "0.9.0"}, updates=100)
     write_run(tmp_path / "3", seed=0, algo="ppo", steps=20_000, updates=100)
     write_run(
         tmp_path / "4",
@@ -638,9 +639,19 @@ def test_warnings_name_the_runs(tmp_path):
     assert "PPO on CartPole-v1 has no seed 2" in found
     assert "compared where the shortest ends: CartPole-v1 (P3O 10,000, PPO 20,000) at step 10,000" in found
     assert "Seeds of one group have different settings: PPO on CartPole-v1 (num_envs, gamma, learning_rate)." in found
-    assert "different versions: jax 0.11.2, 0.9.0" in found
+    assert "different versions: jax 0.11.2, 0.9.0; ale-py 0.12.1, 0.9.0." in found
     write_sweep(tmp_path / "clean", ["CartPole-v1"], ["p3o", "ppo"], 2)
     assert cautions(Results(find_study(tmp_path / "clean"))) == []
+
+
+def test_a_warning_where_kl_is_summed_in_one_group_and_averaged_in_another(tmp_path):
+    for seed, (variant, way) in enumerate((("", "mean"), ("", "mean"), ("kl-sum", "sum"))):
+        write_run(tmp_path / str(seed), seed=seed, variant=variant, settings={"kl_reduction": way})
+    write_run(tmp_path / "ppo", algo="ppo", settings={})
+    (line,) = [line for line in cautions(Results(find_study(tmp_path))) if "KL" in line]
+    assert line.endswith("not all on one scale: CartPole-v1 (mean P3O, sum P3O kl-sum).")
+    shutil.rmtree(tmp_path / "2")
+    assert "KL" not in "".join(cautions(Results(find_study(tmp_path))))
 
 
 def test_what_a_sweep_says_of_runs_that_are_not_there(tmp_path):

@@ -24,11 +24,12 @@ from commands import TINY, TINY_SETTINGS, call, complaint, tree
 from gymnasium.vector import SyncVectorEnv
 from killing import check, command, differences, episodes, events, run_to_end, run_with_kills, updates
 
-from p3o import A2C, P3O, PPO, starting
+from p3o import A2C, P3O, PPO, session, starting
 from p3o.device import available_cores
 from p3o.display import NoDisplay
 from p3o.errors import RunStopped, UserError
 from p3o.jobs import Job, job_of, resolve
+from p3o.signals import StopSignals
 from p3o.train import Trainer
 
 LONG = ("--set", "num_envs=2", "num_steps=32", "hidden_sizes=8", "replay_size=500", "burn_in=64", "replay_samples=4")
@@ -372,6 +373,42 @@ def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_pat
     assert (tmp_path / "run" / "evaluations.csv").read_text().count("\n") == 1 + 2 * 8
 
 
+@pytest.mark.parametrize(("sent_at", "last"), [(192, 192), (512, None)])
+def test_a_signal_cuts_an_evaluation_short_and_the_resume_plays_it(sent_at, last, tmp_path, monkeypatch):
+    """But for the last one, which is waited for: the run is finished with it."""
+    words = ("train", "CartPole-v1", "--steps", 512, "--eval-every", 64, *TINY, "eval_episodes=5")
+    assert call(*words, "--out", tmp_path / "alone").code == 0
+    real, played = session.evaluate, []
+
+    def evaluate(*arguments):
+        *others, step, on_frame = arguments
+        frames = count(1)
+
+        def watched(length):
+            played.append(step)
+            if step == sent_at and next(frames) == 12:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)  # Python's handlers run between two of its instructions
+            on_frame(length)
+
+        return real(*others, step, watched)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "evaluate", evaluate)
+        result = call(*words, "--out", tmp_path / "run")
+    if last is None:
+        assert result.code == 0
+        assert played.count(512) > 12
+    else:
+        assert (result.code, played.count(last)) == (143, 12)
+        assert f"stopped at step {last}" in result.err
+        steps = [int(row.split(",")[0]) for row in (tmp_path / "run" / "evaluations.csv").read_text().splitlines()[1:]]
+        assert max(steps) == last - 64
+        assert call("resume", tmp_path / "run").code == 0
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert (tmp_path / "run" / "evaluations.csv").read_bytes() == (tmp_path / "alone" / "evaluations.csv").read_bytes()
+
+
 # Environments that resist ---------------------------------------------------------------------------------------------
 
 
@@ -629,5 +666,5 @@ def test_a_policy_that_is_not_finite_does_not_become_the_best(tmp_path):
         trainer = run.trainer
         trainer.state = trainer.state._replace(params=jax.tree.map(lambda leaf: leaf * np.nan, trainer.state.params))
         with pytest.raises(RunStopped, match="not finite"):
-            run._evaluate()
+            run._evaluate(StopSignals())
     assert not (tmp_path / "run" / "model-best").exists()

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -17,8 +18,9 @@ GAME_STEPS = 27_000  # half an hour of a game: a policy's mode may wait for ever
 class Patience:
     """A line every so often while episodes are played: a game may last for minutes, and a policy may wait in it."""
 
-    def __init__(self, doing: str, every: float = 10.0):
+    def __init__(self, doing: str, every: float = 10.0, tell: Callable[[str], None] | None = None):
         self._doing, self._every, self._next = doing, every, time.monotonic() + every
+        self._tell = tell or (lambda text: print(f"p3o: {text}", file=sys.stderr))
         self._steps = 0
 
     def __call__(self, length: int) -> None:
@@ -26,7 +28,7 @@ class Patience:
         self._steps += length > 0
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
-            print(f"p3o: still {self._doing}, {self._steps:,} steps so far", file=sys.stderr)
+            self._tell(f"still {self._doing}, {self._steps:,} steps so far")
 
 
 def play(
@@ -63,10 +65,12 @@ def play(
     return results
 
 
-def evaluate(model: Model, env: gym.Env, episodes: int, run_seed: int, step: int) -> list[tuple[float, int]]:
+def evaluate(
+    model: Model, env: gym.Env, episodes: int, run_seed: int, step: int, on_frame: Any = None
+) -> list[tuple[float, int]]:
     """Episodes of a run with the policy's mode, seeded by its step, so that a resumed run evaluates the same ones."""
     parent = seeds.derive(run_seed).evaluation
     key = (*parent.spawn_key, step)
     seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
     most_steps = GAME_STEPS if isinstance(env, AtariGame) else None
-    return play(model, env, episodes, seed, deterministic=True, most_steps=most_steps)
+    return play(model, env, episodes, seed, deterministic=True, on_frame=on_frame, most_steps=most_steps)

@@ -17,7 +17,7 @@ from p3o import model as models
 from p3o import speeds
 from p3o.display import Display, Header
 from p3o.errors import RunStopped, UserError, is_out_of_memory, out_of_memory
-from p3o.evaluate import evaluate
+from p3o.evaluate import Patience, evaluate
 from p3o.folder import fixed_part, leave_mark, open_folder, write_config
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
@@ -30,6 +30,10 @@ from p3o.train import Iteration
 
 MEMORY = ("num_envs", "num_steps", "replay_size")  # settings that decide how much of it a run needs
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
+
+
+class _CutShort(Exception):
+    """A wish to stop came while an evaluation was played."""
 
 
 class Session:
@@ -244,10 +248,13 @@ class Session:
         self._began_at = (self.trainer.step, self.trainer.seconds)
         self.display.start(self.header())
         try:
+            with self._stopping():
+                self._evaluate_if_due(stop)  # one that a signal had cut short
             while self.trainer.step < self.steps and stop.received is None:
                 with self._stopping():
                     result = self.trainer.iterate(self.schedule_steps, self.schedule_start)
                     self._record(result)
+                    self._evaluate_if_due(stop)
                 # a metric of replayed updates keeps its last value through an iteration without one
                 latest |= {
                     m.name: result.metrics[m.name]
@@ -315,8 +322,6 @@ class Session:
         iteration, step, _ = self._line_at
         if trainer.iteration - iteration >= INTERVAL_ITERATIONS and trainer.step - step >= INTERVAL_STEPS:
             self._write_line()
-        if self.next_evaluation is not None and trainer.step >= self.next_evaluation:
-            self._evaluate()
 
     def _write_line(self) -> None:
         """One line of updates.csv for the interval that ends here."""
@@ -337,18 +342,34 @@ class Session:
                 self.recorder.add_events(trainer.step, means, rollout)
                 self.recorder.flush()
 
-    def _evaluate(self) -> None:
-        """Play and record, and keep the policy that does best."""
+    def _evaluate_if_due(self, stop: Stop) -> None:
+        if self.next_evaluation is not None and self.trainer.step >= self.next_evaluation:
+            self._evaluate(stop)
+
+    def _evaluate(self, stop: Stop) -> None:
+        """Play and record, and keep the policy that does best. A wish to stop leaves all but the last to the resume."""
         assert self.job.eval_every is not None
         self.trainer.check_params()  # what is not finite must not become the best
+        due = self.next_evaluation
         while self.next_evaluation is not None and self.next_evaluation <= self.trainer.step:
             self.next_evaluation += self.job.eval_every
         if self._eval_env is None:
             make = maker(self.job.env, self.job.env_kwargs)
             assert make is not None
             self._eval_env = make()
+        patience = Patience("evaluating", tell=self.display.message)
+
+        def on_frame(length: int) -> None:
+            patience(length)
+            if stop.received is not None and self.trainer.step < self.steps:
+                raise _CutShort
+
         episodes = self.setup.config.eval_episodes
-        results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step)
+        try:
+            results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step, on_frame)
+        except _CutShort:
+            self.next_evaluation = due
+            return
         mean = float(np.mean([total for total, _ in results]))
         if not math.isfinite(mean):
             if self.folder is not None:  # a resume goes on after this evaluation, or finds the run finished

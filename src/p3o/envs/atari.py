@@ -99,7 +99,7 @@ class AtariVectorEnv:
 
     @property
     def picture(self) -> np.ndarray | None:
-        """The first game's screen [210, 160, 3], where it is filmed."""
+        """The first game's screen, where it is filmed."""
         return self._players[0].picture
 
     def reset(self) -> Observation:

@@ -14,7 +14,9 @@ from p3o.errors import UserError, extra, nearest
 
 FRAME_SKIP = 4
 NOOP_MAX = 30
-MOST = 2**31 - 2  # of any whole number: the emulator is told one more no-op, in 32 bits
+MOST = 2**31 - 2  # of any whole number
+MOST_NOOPS = 10_000  # a second or two of an emulator, at each start
+LEAST_STEPS = 3  # of a game, in frames that are skipped at once
 # What Gym had in 2019, when the paper's runs were made; ale-py registers 108,000 for these ids too.
 NO_FRAMESKIP_CAPS = {"SpaceInvaders": 300_000}
 NO_FRAMESKIP_CAP = 400_000
@@ -92,7 +94,20 @@ def find_game(env_id: str, options: dict[str, Any]) -> Game:
             f"environment {env_id!r}: this spelling is not supported; use {name}NoFrameskip-v4 (as in the paper) or "
             f"ALE/{name}-v5 (sticky actions)"
         )
-    return Game(roms[name], **own | {key: _checked(env_id, key, value) for key, value in options.items()})
+    game = Game(roms[name], **own | {key: _checked(env_id, key, value) for key, value in options.items()})
+    if options:
+        _check_lengths(env_id, game)
+    return game
+
+
+def _check_lengths(env_id: str, game: Game) -> None:
+    """A game that is over before the player's turn would begin again for ever."""
+    least = frames_of_a_start(game.rom) + game.noop_max + LEAST_STEPS * game.frameskip
+    if game.max_num_frames_per_episode < least:
+        raise UserError(
+            f"environment {env_id!r}: option max_num_frames_per_episode: {game.max_num_frames_per_episode} leaves no "
+            f"time to play; with frameskip {game.frameskip} and noop_max {game.noop_max} it is at least {least}"
+        )
 
 
 def _bare(env_id: str) -> str:
@@ -123,9 +138,9 @@ def _checked(env_id: str, key: str, value: Any) -> Any:
         if not is_number or not 0 <= value < 1:
             raise UserError(f"{where}: {value!r} is not a number of at least 0 and below 1")
         return float(value)
-    least = 0 if key == "noop_max" else 1
-    if not is_number or not least <= value <= MOST or value != int(value):  # NaN is not in the range either
-        raise UserError(f"{where}: {value!r} is not a whole number of at least {least} and at most {MOST}")
+    least, most = (0, MOST_NOOPS) if key == "noop_max" else (1, MOST)
+    if not is_number or not least <= value <= most or value != int(value):  # NaN is not in the range either
+        raise UserError(f"{where}: {value!r} is not a whole number of at least {least} and at most {most}")
     return int(value)
 
 
@@ -139,11 +154,17 @@ def frames_of_a_start(rom: str) -> int:
     return _cartridge(rom).start_frames
 
 
+def screen(rom: str) -> tuple[int, int]:
+    """Height and width of a game's picture: 210 × 160 in most games, taller in some."""
+    return _cartridge(rom).screen
+
+
 class _Cartridge(NamedTuple):
     """What the emulator knows of a game."""
 
     actions: tuple[str, ...]
     all_actions: tuple[str, ...]
+    screen: tuple[int, int]
     start_frames: int  # without sticky actions, which make DoubleDunk's start longer by chance
 
 
@@ -159,7 +180,8 @@ def _cartridge(rom: str) -> _Cartridge:
         ale.reset_game()
         sets = (ale.getMinimalActionSet(), ale.getLegalActionSet())
         actions, all_actions = (tuple(action.name for action in one) for one in sets)
-        return _Cartridge(actions, all_actions, int(ale.getEpisodeFrameNumber()))
+        height, width = ale.getScreenDims()
+        return _Cartridge(actions, all_actions, (int(height), int(width)), int(ale.getEpisodeFrameNumber()))
 
 
 def spellings(name: str) -> list[str]:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p3o.envs.atari_games import Game, frames_of_a_start
+from p3o.envs.atari_games import Game, frames_of_a_start, screen
 from p3o.envs.quiet import quietly
 
 SIDE = 84
-SCREEN = (210, 160)
 NEW_GAME = 255  # in a log, where a game starts without a new seed; actions are below 18
 LONGEST_LOG = 10_000  # actions after which the next game gets a new seed: bounds what a rebuild has to play
 
@@ -46,7 +45,7 @@ class Emulator:
         self._ale = _make(game, is_colour=False)
         self._camera = _make(game, is_colour=True) if is_filmed else None
         self._start_frames = frames_of_a_start(game.rom)
-        self.picture: np.ndarray | None = None  # [210, 160, 3], where it is filmed
+        self.picture: np.ndarray | None = None  # the screen, [210, 160, 3] in most games, where it is filmed
         self._seed_number = -1
         self._log = bytearray()
         self._first: Future[tuple[Frame, float]] | None = None
@@ -129,7 +128,7 @@ def _make(game: Game, is_colour: bool) -> Any:
     with quietly():
         import ale_py
 
-        height, width = SCREEN if is_colour else (SIDE, SIDE)
+        height, width = screen(game.rom) if is_colour else (SIDE, SIDE)
         return ale_py.ALEVectorInterface(
             rom_path=ale_py.roms.get_rom_path(game.rom),
             num_envs=1,

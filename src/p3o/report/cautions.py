@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from p3o.jobs import PACKAGES
 from p3o.report.departures import HARMLESS
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results
@@ -13,7 +14,6 @@ from p3o.wording import format_number
 
 MAX_NAMED = 6
 SINGULAR = {"have": "has", "are": "is"}
-PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale_py")
 
 
 def cautions(results: Results) -> list[str]:
@@ -44,6 +44,7 @@ def cautions(results: Results) -> list[str]:
         *_missing_cells(results),
         *_other_lengths(results),
         *_mixed_settings(results),
+        *_mixed_scales(results),
         *_mixed_versions(study),
     ]
     if study.num_repeated:
@@ -146,6 +147,21 @@ def _mixed_settings(results: Results) -> list[str]:
         if mixed:
             said.append(f"{results.labels[group]} on {task} ({', '.join(mixed)})")
     return [f"Seeds of one group have different settings: {listed(said)}."] if said else []
+
+
+def _mixed_scales(results: Results) -> list[str]:
+    """KL that is drawn in one chart, of one group averaged over actions, of another summed."""
+    study, said = results.study, []
+    for task in study.tasks:
+        ways: dict[str, list[str]] = {}
+        for group in study.groups_of(task):
+            found = {run.config.get("settings", {}).get("kl_reduction") for run in study.cells[task, group]}
+            for way in found - {None}:
+                ways.setdefault(str(way), []).append(results.labels[group])
+        if len(ways) > 1:
+            each = ", ".join(f"{way} {' and '.join(labels)}" for way, labels in sorted(ways.items()))
+            said.append(f"{task} ({each})")
+    return [f"KL is drawn as kl_reduction has it, so not all on one scale: {listed(said)}."] if said else []
 
 
 def _mixed_versions(study: Study) -> list[str]:
