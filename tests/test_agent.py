@@ -1,5 +1,6 @@
 """The Python side: learn, predict, save, load, resume."""
 
+import contextlib
 import errno
 import fcntl
 import importlib.util
@@ -22,7 +23,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from killing import differences
 
-from p3o import A2C, ACER, P3O, PPO, checkpoint
+from p3o import A2C, ACER, P3O, PPO, checkpoint, evaluate
 from p3o.envs import known
 from p3o.envs.quiet import silence_mujoco
 from p3o.errors import RunStopped, UserError
@@ -186,6 +187,12 @@ def test_a_function_that_hands_out_one_environment_twice_is_refused():
         P3O(lambda: env, **TINY_SETTINGS)
 
 
+def test_wrappers_of_their_own_around_one_environment_are_refused():
+    env = cart_pole()
+    with pytest.raises(UserError, match="of its own"):
+        P3O(lambda: gym.wrappers.RecordEpisodeStatistics(env), **TINY_SETTINGS)
+
+
 def test_environment_arguments_reach_the_constructor():
     agent = P3O("FrozenLake-v1", env_kwargs={"map_name": "8x8"}, **TINY_SETTINGS)
     assert agent._loaded.observation_space == spaces.Discrete(64)
@@ -295,8 +302,10 @@ def test_a_run_that_another_only_looked_at_goes_on(here):
     assert call("resume", "run").code == 0
     with pytest.raises(UserError, match="run is a run of p3o, not of ppo"):
         PPO.resume("run")
-    with pytest.raises(UserError, match="the run was on spaces"):
+    with pytest.raises(UserError, match="the run is on CartPole-v1, not on Acrobot-v1"):
         P3O.resume("run", env="Acrobot-v1")
+    with pytest.raises(UserError, match="the run was on spaces"):
+        P3O.resume("run", env=lambda: gym.make("Acrobot-v1"))
     P3O.resume("run")
     assert agent.learn(32).num_timesteps == 64
 
@@ -507,6 +516,144 @@ def test_resume_is_for_runs_of_its_own_algorithm(here):
     with pytest.raises(UserError, match="nowhere"):
         P3O.resume("nowhere")
     assert tree(here) == before
+
+
+class Killed(Exception):
+    """Stands for what a callback may raise, and for a SIGKILL as far as files go: nothing is written after it."""
+
+
+def kill_at(step):
+    def callback(status):
+        if status.step >= step:
+            raise Killed
+
+    return callback
+
+
+def test_a_loaded_model_that_is_killed_before_its_first_checkpoint_goes_on_from_itself(agent, here):
+    agent.save("model")
+    P3O.load("model").learn(256, run_dir="alone")
+    with pytest.raises(Killed):
+        P3O.load("model").learn(256, run_dir="run", callback=kill_at(64))
+    resumed = P3O.resume("run")
+    assert resumed.num_timesteps == 96
+    assert np.array_equal(weights(resumed), weights(agent))
+    assert resumed.learn().num_timesteps == 352
+    assert differences(here / "alone", here / "run") == []
+
+
+@pytest.mark.parametrize("is_in_a_rollout", [False, True])
+def test_learning_on_after_an_exception_and_killed_then_resumes_from_there(is_in_a_rollout, here, monkeypatch):
+    """The new call's schedule begins where the agent is, so there has to be a checkpoint of that."""
+    monkeypatch.setattr(Interrupting, "raise_at", 80 if is_in_a_rollout else 0)
+    for name, step in (("alone", 10_000), ("run", 160)):
+        Interrupting.steps = 0
+        agent = P3O(Interrupting, seed=1, **TINY_SETTINGS)
+        with pytest.raises(KeyboardInterrupt if is_in_a_rollout else Killed):
+            agent.learn(640, run_dir=name, callback=kill_at(96))
+        at = agent.num_timesteps
+        assert at == (64 if is_in_a_rollout else 96)
+        with pytest.raises(Killed) if name == "run" else contextlib.nullcontext():
+            agent.learn(256, callback=kill_at(step))
+    config = json.loads((here / "run" / "config.json").read_text())
+    assert (config["schedule_start"], config["steps"]) == (at, at + 256)
+    resumed = P3O.resume("run", env=Interrupting)
+    assert resumed.num_timesteps == at
+    assert resumed.learn().num_timesteps == at + 256
+    assert differences(here / "alone", here / "run") == []
+
+
+def test_a_folder_that_lost_lines_is_not_written_on(here):
+    """A disk that was full for a while: later lines behind a broken one would make the table useless."""
+    P3O("CartPole-v1", seed=1, **TINY_SETTINGS).learn(512, run_dir="alone")
+    agent = P3O("CartPole-v1", seed=1, **TINY_SETTINGS)
+
+    def fill(status):
+        if status.step == 128:
+            table = agent._session.recorder.episodes
+            table._file.close()
+            table._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+
+    with pytest.raises(RunStopped, match="cannot be written: No space left"):
+        agent.learn(512, run_dir="run", callback=fill)
+    before = tree(here / "run")
+    with pytest.raises(UserError, match="are lost; `resume` goes on"):
+        agent.learn(32)
+    P3O.resume("run").learn()
+    assert tree(here / "run") != before
+    assert differences(here / "alone", here / "run") == []
+
+
+def test_a_resume_in_another_environment_is_refused_and_its_own_keeps_its_arguments(here):
+    P3O("Pendulum-v1", env_kwargs={"g": 5.0}, **TINY_SETTINGS).learn(64, run_dir="run")
+    before = tree(here / "run")
+    with pytest.raises(UserError, match="the run is on Pendulum-v1, not on MountainCarContinuous-v0"):
+        P3O.resume("run", env="MountainCarContinuous-v0")
+    assert tree(here / "run") == before
+    P3O.resume("run", env="Pendulum-v1").learn(64)
+    assert call("eval", "run", "--episodes", 1).code == 0
+
+
+class Sized(gym.Env):
+    """Shows whatever it is told to."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space, shown):
+        self.observation_space, self.shown = space, shown
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.shown, 1.0, False, False, {}
+
+
+PICTURE = spaces.Box(0, 255, (40, 50, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "shown", "said"),
+    [
+        (VECTOR, np.ones(1), r"the shape \(1,\), its space has \(3,\)"),
+        (VECTOR, 1.0, r"the shape \(\), its space has \(3,\)"),
+        (
+            spaces.Dict(a=VECTOR, b=VECTOR),
+            {"a": np.ones(3), "b": np.ones(1)},
+            r"the shape \(1,\), its space has \(3,\)",
+        ),
+        (PICTURE, np.zeros((50, 40, 3), np.uint8), r"the shape \(50, 40, 3\), its space has \(40, 50, 3\)"),
+        (PICTURE, np.full((40, 50, 3), 300.0), r"pixels of 300.0 to 300.0, not of 0 to 255"),
+    ],
+)
+def test_an_observation_of_another_shape_than_its_space_stops_the_run(space, shown, said):
+    small = SMALL_IMAGES if space is PICTURE else TINY_SETTINGS
+    with pytest.raises(RunStopped, match=said):
+        P3O(lambda: Sized(space, shown), **small).learn(64)
+
+
+def test_an_evaluation_gives_up_an_episode_that_does_not_end(here, monkeypatch):
+    monkeypatch.setattr(evaluate, "MOST_STEPS", 30)
+    endless = lambda: Sized(VECTOR, np.ones(3))  # noqa: E731
+    P3O(endless, **TINY_SETTINGS, eval_episodes=2).learn(64, run_dir="run", eval_every=64)
+    assert (here / "run" / "evaluations.csv").read_text().splitlines()[1:] == ["64,0,30,30", "64,1,30,30"]
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda: P3O("CartPole-v1", preset=None), "unknown preset None"),
+        (lambda: P3O("CartPole-v1", **TINY_SETTINGS).learn(32, callback=5), "callback 5: a function"),
+        (
+            lambda: P3O("CartPole-v1", **TINY_SETTINGS).learn(1e30, run_dir="run"),
+            r"total_steps 1e\+30 is more than 1,000",
+        ),
+    ],
+)
+def test_arguments_that_are_no_use(act, said, here):
+    with pytest.raises(UserError, match=said):
+        act()
+    assert tree(here) == {}
 
 
 # Saving and loading ---------------------------------------------------------------------------------------------------

@@ -407,6 +407,7 @@ EDITS = {
     ("algo",): "nothing",
     ("run_id",): "x",
     ("steps",): "lots",
+    ("schedule_start",): None,
     ("env", "id"): "Acrobot-v1",
     ("env", "kwargs"): [],
     ("env", "observation_space"): "Box",

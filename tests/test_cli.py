@@ -157,6 +157,7 @@ BAD_TRAIN = {  # words -> what the line has to name
     ),
     ("CartPole-v1", "--out", ""): ("--out", "missing"),
     ("CartPole",): ("'CartPole' has no version; one of CartPole-v0, CartPole-v1 is needed",),
+    (".foo:Env-v0",): ("environment '.foo:Env-v0'",),
     ("gymnasium:CartPole",): ("'gymnasium:CartPole' has no version; one of CartPole-v0, CartPole-v1 is needed",),
     ("Ant-v3",): ("'Ant-v3' is no longer in Gymnasium, which has Ant-v4, Ant-v5\n",),
     ("Ant-v3", "--env-set", "x=1"): ("p3o: environment 'Ant-v3' is no longer in Gymnasium, which has Ant-v4, Ant-v5",),

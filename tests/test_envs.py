@@ -1,8 +1,12 @@
 """Every backend keeps one contract: what is acted on, what comes back, what ends, and what is no decision."""
 
+import contextlib
 import functools
 import itertools
+import os
 import secrets
+import threading
+from time import sleep
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +22,7 @@ from p3o.config import make_config
 from p3o.distributions import Categorical
 from p3o.envs.gymnasium_env import GymnasiumVectorEnv, HostVectorEnv
 from p3o.envs.making import make_env
+from p3o.envs.quiet import quietly
 from p3o.envs.snapshot import NotSnapshotable, capture
 from p3o.errors import UserError
 from p3o.normalize import Normalizer
@@ -513,6 +518,25 @@ def test_mistakes_in_names_are_one_line(name, options, message):
         make_env(name, options)
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_error_stream_comes_back_when_several_threads_kept_it_quiet():
+    before = os.fstat(2).st_ino
+    inside = threading.Barrier(2, timeout=0.5)
+
+    def keep_quiet():
+        with quietly():
+            with contextlib.suppress(threading.BrokenBarrierError):  # both inside at once, if that can be
+                inside.wait()
+            sleep(0.01 * (threading.current_thread().name == "second"))
+
+    threads = [threading.Thread(target=keep_quiet, name=name) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+        sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert os.fstat(2).st_ino == before
 
 
 def test_ant_and_humanoid_of_2019():

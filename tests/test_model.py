@@ -50,6 +50,21 @@ def test_a_model_acts_as_before(run, tmp_path):
     assert tree(tmp_path / "copy") == tree(run / "model")
 
 
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(run, other, tmp_path, monkeypatch):
+    model = Path(shutil.copytree(other / "model", tmp_path / "model"))
+    real, reads = checkpoint.read_tensors, []
+
+    def read_tensors(folder, *arguments):
+        if not reads:
+            shutil.copytree(run / "model", model, dirs_exist_ok=True)
+        reads.append(1)
+        return real(folder, *arguments)
+
+    monkeypatch.setattr(checkpoint, "read_tensors", read_tensors)
+    assert models.load(model).env == models.load(run / "model").env
+    assert len(reads) == 3
+
+
 def test_the_normaliser_is_inside_and_frozen(run):
     loaded = models.load(run / "model")
     assert loaded.normalizer.observation_mean.any()

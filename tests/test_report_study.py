@@ -29,6 +29,7 @@ from p3o.report.cautions import cautions
 from p3o.report.chapters import find_book
 from p3o.report.charts import band_of, colour_of, curve_of, dash_of, learning_charts, resample
 from p3o.report.cost import run_table
+from p3o.report.files import file_name
 from p3o.report.find import Group, find_study, score, window_at
 from p3o.report.results import MIN_MAX, Results, shared_tasks
 from p3o.report.tables import all_tables, paper_table
@@ -797,6 +798,15 @@ def test_markdown_is_the_same_each_time_and_its_figures_are_there(tmp_path, swee
     assert {"curve-CartPole-v1.svg", "inside-CartPole-v1.svg", "aggregates.svg", "profile.svg"} <= set(files)
     score_of = np.mean([last_hundred(d) for d in (sweep / "CartPole-v1" / "p3o-default").iterdir()])
     assert re.search(rf"\| CartPole-v1 \| 10k \| \*\*{score_of:,.1f}\*\*<br>", text.decode())
+
+
+def test_names_of_files_keep_letters_of_any_script():
+    assert [file_name(text) for text in ("uni:环境-v0", "uni:学习-v0", "ALE/Pong-v5", "../..")] == [
+        "uni-环境-v0",
+        "uni-学习-v0",
+        "ALE-Pong-v5",
+        "unnamed",
+    ]
 
 
 def test_figures_and_tables_for_papers(tmp_path, sweep):

@@ -659,6 +659,20 @@ def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
             job_of(config | {"cores": cores}, folder, None)
 
 
+def test_what_others_keep_beside_the_events_of_a_run_stays(alone, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt(patch, 5)
+        call("train", "CartPole-v1", "--steps", 512, "--out", run, *TINY)
+    (run / "tb" / "plugins").mkdir()
+    (run / "tb" / "notes.txt").write_text("mine")
+    assert call("resume", run).code == 0
+    assert (run / "tb" / "notes.txt").read_text() == "mine"
+    (run / "tb" / "plugins").rmdir()
+    (run / "tb" / "notes.txt").unlink()
+    assert differences(alone, run) == []
+
+
 def test_a_policy_that_is_not_finite_does_not_become_the_best(tmp_path):
     job = Job("CartPole-v1", "p3o", 10_000, settings={"num_steps": 16}, eval_every=32)
     run, held = starting.start(job, tmp_path / "run", NoDisplay())

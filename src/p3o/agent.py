@@ -12,7 +12,7 @@ import numpy as np
 
 from p3o import model as models
 from p3o.checkpoint import current_folder
-from p3o.config import BEFORE
+from p3o.config import BEFORE, MAX_COUNT
 from p3o.display import make_display
 from p3o.errors import UserError
 from p3o.folder import FolderChanged, lock, mark_in, read_config
@@ -101,6 +101,8 @@ class Agent:
         `callback` gets a Status after every iteration; returning False stops the training there. The first Ctrl-C
         waits for the iteration, and with a run folder for a checkpoint, before it goes on to the caller.
         """
+        if not (callback is None or callable(callback)):
+            raise UserError(f"callback {callback!r}: a function of a Status is needed")
         with contextlib.ExitStack() as hold:  # the run folder is this agent's while it learns
             session = self._begin(total_steps, run_dir, eval_every, hold)
             if self._is_replay_lost:
@@ -296,6 +298,8 @@ def _whole(steps: Any, name: str = "total_steps") -> int:
     is_number = isinstance(steps, int | float | np.number) and not isinstance(steps, bool)
     if not is_number or not float(steps).is_integer() or steps < 1:
         raise UserError(f"{name} {steps!r}: a whole number of at least 1 is needed")
+    if steps > MAX_COUNT:
+        raise UserError(f"{name} {steps!r} is more than {MAX_COUNT:,}")
     return int(steps)
 
 

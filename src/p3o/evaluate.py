@@ -12,6 +12,7 @@ from p3o import seeds
 from p3o.envs.atari import AtariGame
 from p3o.model import Model
 
+MOST_STEPS = 100_000  # of an evaluation's episode: some environments end none, and a policy's mode may walk in circles
 GAME_STEPS = 27_000  # half an hour of a game: a policy's mode may wait for ever, and early ones often do
 
 
@@ -72,5 +73,5 @@ def evaluate(
     parent = seeds.derive(run_seed).evaluation
     key = (*parent.spawn_key, step)
     seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
-    most_steps = GAME_STEPS if isinstance(env, AtariGame) else None
+    most_steps = GAME_STEPS if isinstance(env, AtariGame) else MOST_STEPS
     return play(model, env, episodes, seed, deterministic=True, on_frame=on_frame, most_steps=most_steps)

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -153,10 +153,15 @@ def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Set
         env = AtariVectorEnv(find_game(job.env, job.env_kwargs), config.num_envs, streams.envs)
     else:
         env = HostVectorEnv(make, config.num_envs, streams.envs)
-        if len({id(e) for e in (probe, *env.envs)}) <= config.num_envs:
+        if len({id(e) for e in (probe, *env.envs)}) <= config.num_envs or _share_one(env.envs):
             raise UserError(f"environment {env_name(job.env)}: each call has to make an environment of its own")
     trainer = Trainer(algorithms.find(job.algo), config, env, specs, job.seed, device_name)
     return Setup(job, config, specs, trainer, spaces, cores)
+
+
+def _share_one(envs: Sequence[gym.Env]) -> bool:
+    """Whether wrappers of their own are around one and the same environment."""
+    return len({id(env.unwrapped) for env in envs}) < len(envs)
 
 
 def class_name(algo: str) -> str:
@@ -241,6 +246,7 @@ CONFIG_TYPES: dict[str, type] = {  # of the entries of config.json that a resume
     "variant": str,
     "seed": int,
     "steps": int,
+    "schedule_start": int,
     "env": dict,
     "settings": dict,
     "versions": dict,
@@ -280,6 +286,9 @@ def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
     if env is None and config["env"]["is_python"]:
         how = f"{class_name(config['algo'])}.resume({str(folder)!r}, env=...)"
         raise UserError(f"{folder}: its environment was made in Python; resume with {how}")
+    is_its_own = env is None or env == config["env"]["id"]
+    if isinstance(env, str) and not is_its_own and not config["env"]["is_python"]:
+        raise UserError(f"{folder}: the run is on {config['env']['id']}, not on {env}")
     return Job(
         source,
         config["algo"],
@@ -288,6 +297,6 @@ def job_of(config: dict[str, Any], folder: Path, env: EnvSource | None) -> Job:
         config["preset"],
         config["variant"],
         BEFORE | config["settings"],
-        config["env"]["kwargs"] if env is None else {},
-        config["eval_every"],
+        config["env"]["kwargs"] if is_its_own else {},
+        config.get("eval_every"),
     )

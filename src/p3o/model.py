@@ -1,6 +1,8 @@
 """Model files: what `predict` needs and nothing else, the normaliser included, as JSON and safetensors."""
 
+import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from p3o.spaces import Encoder, action_mapper, action_spec, observation_spec, sp
 from p3o.types import Observation
 
 FORMAT = 1
+WRITING = 0.1  # seconds that a model may be half replaced
 
 
 class Model:
@@ -120,7 +123,24 @@ def save(model: Model, folder: Path) -> None:
 
 
 def load(folder: Path) -> Model:
-    """Read a model folder; anything wrong with it is one clear line."""
+    """Read a model folder; anything wrong with it is one clear line. One that is being replaced is read again."""
+    while True:
+        before = _seal(folder)
+        try:
+            return _load(folder)
+        except UserError:
+            time.sleep(WRITING)
+            if _seal(folder) == before:
+                raise
+
+
+def _seal(folder: Path) -> bytes | None:
+    with contextlib.suppress(OSError):
+        return (checkpoint.current_folder(folder) / "model.json").read_bytes()
+    return None
+
+
+def _load(folder: Path) -> Model:
     folder = checkpoint.current_folder(folder)
     if not (folder / "model.json").exists():
         raise UserError(f"{folder} holds no model: model.json is missing")

@@ -57,7 +57,7 @@ def preset_settings(
 ) -> dict[str, Any]:
     """The overrides that a preset puts on the algorithm's config class; games are Atari's."""
     if preset not in PRESETS:
-        raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; there are {', '.join(PRESETS)}")
+        raise UserError(f"unknown preset {preset!r}{nearest(str(preset), PRESETS)}; there are {', '.join(PRESETS)}")
     if preset == "paper":
         chosen = PAPER[algo](observation_kind, action_kind)
     else:

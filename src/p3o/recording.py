@@ -5,6 +5,7 @@ import hashlib
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from p3o.rollout import Episode
 EPISODES = "episodes.csv"
 UPDATES = "updates.csv"
 EVALUATIONS = "evaluations.csv"
+EVENTS = "events.out.tfevents.*"  # other files beside them are not ours
 LOOP_COLUMNS = ("learning_rate", "steps_per_second")
 
 
@@ -30,6 +32,7 @@ class Table:
     def __init__(self, path: Path, columns: tuple[str, ...]):
         self.path = path
         self._file = open(path, "ab")  # noqa: SIM115
+        self.is_whole = True  # False once a line is lost
         self._digest = hashlib.sha256(path.read_bytes())  # of all that was written, so that an edited line is found
         if self._file.tell() == 0:
             self.add(*columns)
@@ -37,7 +40,17 @@ class Table:
     def add(self, *cells: str) -> None:
         line = (",".join(cells) + "\n").encode()
         self._digest.update(line)
-        self._file.write(line)
+        with self._keeping():
+            self._file.write(line)
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """A disk without room: what is not written here is gone."""
+        try:
+            yield
+        except OSError:
+            self.is_whole = False
+            raise
 
     def flush(self) -> tuple[int, str]:
         """Push lines to the disk; returns the file's length and digest."""
@@ -46,7 +59,8 @@ class Table:
         return self._file.tell(), self._digest.hexdigest()
 
     def close(self) -> None:
-        self._file.close()
+        with self._keeping():
+            self._file.close()
 
 
 class Events:
@@ -63,7 +77,7 @@ class Events:
         from tensorboardX.summary import scalar
 
         if self._writer is None:
-            taken = len(list(self.folder.iterdir()))
+            taken = len(list(self.folder.glob(EVENTS)))
             self._writer = EventsWriter(str(self.folder / "events"), filename_suffix=f".{taken}")
         for name, value in scalars.items():
             if not math.isnan(value):
@@ -72,7 +86,7 @@ class Events:
     def flush(self) -> dict[str, int]:
         if self._writer is not None:
             self._writer.flush()
-        return {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())}
+        return {path.name: path.stat().st_size for path in sorted(self.folder.glob(EVENTS))}
 
     def close(self) -> None:
         if self._writer is not None:
@@ -124,20 +138,27 @@ class Recorder:
 
     def flush(self) -> dict[str, Any]:
         """Everything on disk; returns the lengths and digests that `cut_back` needs."""
-        tables = [t for t in (self.episodes, self.updates, self.evaluations) if t is not None]
-        found = {table.path.name: table.flush() for table in tables}
+        found = {table.path.name: table.flush() for table in self._tables()}
         return {
             "tables": {name: length for name, (length, _) in found.items()},
             "digests": {name: digest for name, (_, digest) in found.items()},
             "events": self.events.flush(),
         }
 
+    def _tables(self) -> list[Table]:
+        return [table for table in (self.episodes, self.updates, self.evaluations) if table is not None]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every line has come to its file, once it is closed."""
+        return all(table.is_whole for table in self._tables())
+
     def close(self) -> None:
         """All files, whatever becomes of one of them: what a full disk did not take was not promised to anyone."""
-        for file in (self.episodes, self.updates, self.evaluations, self.events):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    file.close()
+        files: list[Table | Events] = [*self._tables(), self.events]
+        for file in files:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
@@ -156,7 +177,7 @@ def cut_back(folder: Path, lengths: dict[str, Any] | None) -> None:
             raise UserError(f"{folder / name} was changed: its lines are not those that the checkpoint was made after")
     wanted = {folder / name: lengths["tables"].get(name) for name in (EPISODES, UPDATES, EVALUATIONS)}
     if (folder / "tb").is_dir():
-        wanted |= {path: lengths["events"].get(path.name) for path in (folder / "tb").iterdir()}
+        wanted |= {path: lengths["events"].get(path.name) for path in (folder / "tb").glob(EVENTS)}
     longer = {
         path: length
         for path, length in wanted.items()

@@ -142,6 +142,8 @@ class Session:
             ) from error
 
     def _open_files(self, folder: Path) -> None:
+        if self.recorder is not None and not self.recorder.is_whole:
+            raise UserError(f"{folder}: lines that it had no room for are lost; `resume` goes on from its checkpoint")
         leave_mark(folder)
         with self._writing():
             self.recorder = Recorder(folder, self.trainer.algorithm.metrics)
@@ -188,7 +190,26 @@ class Session:
         """Start to record in a new folder; returns its lock."""
         self.config, stack = open_folder(self.setup._replace(job=self.job._replace(steps=self.steps)), folder, None)
         self.folder = folder
+        if self.steps_before:  # else a run that is killed early would begin again from nothing
+            try:
+                self._catch_up(folder)
+            except BaseException:
+                stack.close()
+                raise
         return stack
+
+    def _catch_up(self, folder: Path) -> None:
+        """A checkpoint of now, if the last one is older: what config.json says from here on is about what follows."""
+        if self.checkpoints.last == self.trainer.step or not (self.trainer.iteration or self.steps_before):
+            return
+        self._open_files(folder)
+        assert self.recorder is not None
+        try:
+            if self.trainer.rollout.observation is None:  # at the start, or after an exception
+                self.trainer.rollout.start()
+            self.save()
+        finally:
+            self.recorder.close()
 
     def adopt_model(self, loaded: models.Model) -> None:
         """Go on from a model: its weights and normaliser, an empty replay and a fresh optimiser."""
@@ -200,7 +221,8 @@ class Session:
         assert self.folder is not None
         assert self.config is not None
         now = {"steps": self.steps, "schedule_start": self.schedule_start, "eval_every": self.job.eval_every}
-        if any(self.config[key] != value for key, value in now.items()):
+        if any(self.config.get(key) != value for key, value in now.items()):
+            self._catch_up(self.folder)
             write_config(self.folder, self.config | now)
             self.config |= now
 

@@ -220,6 +220,7 @@ class Encoder:
         self.spec = spec
         self.num_envs = num_envs
         self._is_flat = spec.is_plain_vector and len(spec.leaves[0].shape) == 1
+        self._shape = spec.leaves[0].shape if spec.leaves else ()
 
     def empty(self) -> Observation:
         """Raw arrays for all environments: vectors in float64, as simulators give them; images as they are."""
@@ -230,6 +231,8 @@ class Encoder:
 
     def write(self, raw: Any, into: Observation, row: int) -> None:
         if self._is_flat:
+            if getattr(raw, "shape", None) != self._shape and np.size(raw) != into.vector.shape[1]:  # type: ignore[union-attr]
+                raise _unlike(raw, self._shape)
             into.vector[row] = raw  # type: ignore[index]
             return
         column, image = 0, 0
@@ -239,6 +242,10 @@ class Encoder:
                 value = value[key]
             if leaf.kind == "image":
                 array = np.asarray(value)
+                if array.shape != leaf.shape:
+                    raise _unlike(array, leaf.shape)
+                if array.dtype != np.uint8 and not ((array >= 0) & (array <= 255)).all():
+                    raise UserError(f"an observation has pixels of {array.min()} to {array.max()}, not of 0 to 255")
                 if leaf.is_channel_first:
                     array = np.moveaxis(array, -3, -1)
                 if array.ndim == 4:
@@ -250,8 +257,15 @@ class Encoder:
             if leaf.kind == "onehot":
                 _one_hot(np.asarray(value).ravel(), leaf, target)
             else:
+                if np.size(value) != leaf.size:
+                    raise _unlike(value, leaf.shape)
                 target[:] = np.asarray(value).ravel()
             column += leaf.size
+
+
+def _unlike(value: Any, shape: tuple[int, ...]) -> UserError:
+    """NumPy would repeat a smaller array, and fold another one."""
+    return UserError(f"an observation has the shape {np.shape(value)}, its space has {shape}")
 
 
 def _one_hot(value: np.ndarray, leaf: Leaf, target: np.ndarray) -> None:

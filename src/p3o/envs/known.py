@@ -49,7 +49,7 @@ def check_there(env_id: str, name: str) -> None:
 def check_version(env_id: str) -> None:
     """Refuse a new run with an id without a version: it would be of another task under a newer Gymnasium."""
     module, _, name = env_id.rpartition(":")
-    with contextlib.suppress(ImportError):  # the making of it will say so
+    with contextlib.suppress(ImportError, TypeError, ValueError):  # the making of it will say so
         if module:
             importlib.import_module(module)
     if not name or name in gym.registry:

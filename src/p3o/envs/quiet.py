@@ -3,8 +3,11 @@
 import contextlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+
+_ONE_AT_A_TIME = threading.RLock()  # all threads share the error stream: the first to leave would put back another's
 
 
 def silence_mujoco() -> None:
@@ -24,7 +27,7 @@ def silence_mujoco() -> None:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Drop Python warnings, and what libraries write straight to the error stream (ALE's banner), in this block."""
-    with warnings.catch_warnings(), _no_error_stream():
+    with _ONE_AT_A_TIME, warnings.catch_warnings(), _no_error_stream():
         warnings.simplefilter("ignore")
         yield
 

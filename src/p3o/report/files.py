@@ -41,4 +41,4 @@ def check_figures_folder(folder: Path) -> None:
 
 def file_name(text: str) -> str:
     """A name from outside as part of a file name."""
-    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-.") or "unnamed"
+    return re.sub(r"[^\w.+=-]+", "-", text).strip("-.") or "unnamed"
