@@ -547,7 +547,7 @@ def test_learning_on_after_an_exception_and_killed_then_resumes_from_there(is_in
     """The new call's schedule begins where the agent is, so there has to be a checkpoint of that."""
     monkeypatch.setattr(Interrupting, "raise_at", 80 if is_in_a_rollout else 0)
     for name, step in (("alone", 10_000), ("run", 160)):
-        Interrupting.steps = 0
+        monkeypatch.setattr(Interrupting, "steps", 0)
         agent = P3O(Interrupting, seed=1, **TINY_SETTINGS)
         with pytest.raises(KeyboardInterrupt if is_in_a_rollout else Killed):
             agent.learn(640, run_dir=name, callback=kill_at(96))

@@ -362,6 +362,18 @@ def test_a_resume_on_another_machine_is_told_and_kept(alone, tmp_path):
     assert (config["machine"]["processor"], entry["machine"]) == ("an abacus", here)
 
 
+def test_a_process_in_which_xla_is_set_up_otherwise_is_told(alone, tmp_path):
+    """The first run in it decided on the number of cores."""
+    run = Path(shutil.copytree(alone, tmp_path / "run"))
+    config = json.loads((run / "config.json").read_text())
+    here = config["cores"]
+    (run / "config.json").write_text(json.dumps(config | {"cores": here + 7}))
+    result = call("resume", run, "--steps", 600)
+    assert result.code == 0
+    assert f"XLA was set up for {here} in this process already, the run had {here + 7};" in result.err
+    assert len(json.loads((run / "config.json").read_text())["resumes"]) == 1
+
+
 def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_path, monkeypatch):
     words = ("train", "CartPole-v1", "--steps", 512, "--eval-every", 64, *TINY, "eval_episodes=2")
     assert call(*words, "--out", tmp_path / "alone").code == 0

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from p3o.bench import COLUMNS, Picture, Result
 from p3o.device import available_cores
-from p3o.jobs import machine, versions
+from p3o.provenance import machine, versions
 
 FORMAT = 1  # of the JSON
 LARGE_NETWORK = 1_000_000  # parameters, from which on a GPU has enough to do

@@ -1,16 +1,11 @@
 """What a user asked for, checked and brought to the point where training can start."""
 
-import contextlib
 import dataclasses
 import datetime
 import json
 import operator
-import os
-import platform
-import re
 import shlex
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,11 +25,11 @@ from p3o.errors import UserError
 from p3o.model import plain
 from p3o.placement import accelerators
 from p3o.presets import preset_settings
+from p3o.provenance import machine, versions
 from p3o.spaces import action_spec, observation_spec
 from p3o.train import Trainer
 
 FORMAT = 1  # of config.json
-PACKAGES = ("p3o", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "ale-py", "box2d")
 
 EnvSource: TypeAlias = str | Callable[[], gym.Env] | gym.vector.VectorEnv
 
@@ -176,28 +171,6 @@ def env_name(source: EnvSource) -> str:
     if isinstance(source, gym.vector.VectorEnv):
         return type(source).__name__
     return getattr(source, "__name__", type(source).__name__)
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def processor() -> str:
-    """Its maker's name for it where the system tells, else its kind."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-        if found:
-            return found[1]
-    return platform.processor() or platform.machine()
-
-
-def machine() -> dict[str, Any]:
-    system, kind = platform.system(), platform.machine()
-    return {"system": system, "machine": kind, "processor": processor(), "cores": os.cpu_count()}
 
 
 def identity(setup: Setup | Resolved) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from p3o import checkpoint
 from p3o.display import Display
 from p3o.errors import UserError
 from p3o.folder import check_free, fixed_part, leave_mark, lock, open_folder, read_config, write_config
-from p3o.jobs import EnvSource, Job, Setup, check_new, job_of, machine, set_up, versions
+from p3o.jobs import EnvSource, Job, Setup, check_new, job_of, set_up
+from p3o.provenance import machine, versions
 from p3o.recording import cut_back
 from p3o.session import Session
 
@@ -89,6 +90,10 @@ def _tell_what_differs(setup: Setup, config: dict[str, Any], display: Display) -
         differs = True
     if isinstance(before, dict) and any(here.get(key) != value for key, value in before.items()):
         display.message("this resume runs on another machine than before; it goes on, but perhaps not bit for bit")
+        differs = True
+    if config.get("cores", setup.cores) != setup.cores:
+        told = "XLA was set up for {} in this process already, the run had {}; it goes on, but perhaps not bit for bit"
+        display.message(told.format(setup.cores, config["cores"]))
         differs = True
     is_on_host = setup.trainer.memory is not None
     if config.get("replay_on_host", is_on_host) != is_on_host:  # a GPU with more room, or with less

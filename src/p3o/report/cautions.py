@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from p3o.jobs import PACKAGES
+from p3o.provenance import PACKAGES
 from p3o.report.departures import HARMLESS
 from p3o.report.find import Group, Study, asked_steps, seed_of, window_at
 from p3o.report.results import Results

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from p3o import checkpoint
 from p3o.errors import UserError
 from p3o.folder import WORKER_LOG
-from p3o.jobs import machine, versions
+from p3o.provenance import machine, versions
 from p3o.signals import StopSignals
 from p3o.sweeps.board import Board
 from p3o.sweeps.local import Event
