@@ -393,17 +393,17 @@ def test_a_signal_cuts_an_evaluation_short_and_the_resume_plays_it(sent_at, last
     real, played = session.evaluate, []
 
     def evaluate(*arguments):
-        *others, step, on_frame = arguments
+        *others, step, tell, is_unwanted = arguments
         frames = count(1)
 
-        def watched(length):
+        def watched():
             played.append(step)
             if step == sent_at and next(frames) == 12:
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(0.01)  # Python's handlers run between two of its instructions
-            on_frame(length)
+            return is_unwanted()
 
-        return real(*others, step, watched)
+        return real(*others, step, tell, watched)
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "evaluate", evaluate)

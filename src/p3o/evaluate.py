@@ -66,12 +66,35 @@ def play(
     return results
 
 
+class _CutShort(Exception):
+    """A wish to stop, out of the middle of an episode."""
+
+
 def evaluate(
-    model: Model, env: gym.Env, episodes: int, run_seed: int, step: int, on_frame: Any = None
-) -> list[tuple[float, int]]:
-    """Episodes of a run with the policy's mode, seeded by its step, so that a resumed run evaluates the same ones."""
+    model: Model,
+    env: gym.Env,
+    episodes: int,
+    run_seed: int,
+    step: int,
+    tell: Callable[[str], None] | None = None,
+    is_unwanted: Callable[[], bool] = lambda: False,
+) -> list[tuple[float, int]] | None:
+    """Episodes of a run with the policy's mode, seeded by its step, so that a resumed run evaluates the same ones.
+
+    None where it `is_unwanted` by now, which is asked at every step: a game may last for minutes.
+    """
     parent = seeds.derive(run_seed).evaluation
     key = (*parent.spawn_key, step)
     seed = int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
     most_steps = GAME_STEPS if isinstance(env, AtariGame) else MOST_STEPS
-    return play(model, env, episodes, seed, deterministic=True, on_frame=on_frame, most_steps=most_steps)
+    patience = Patience("evaluating", tell=tell)
+
+    def on_frame(length: int) -> None:
+        patience(length)
+        if is_unwanted():
+            raise _CutShort
+
+    try:
+        return play(model, env, episodes, seed, deterministic=True, on_frame=on_frame, most_steps=most_steps)
+    except _CutShort:
+        return None

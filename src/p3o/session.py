@@ -17,7 +17,7 @@ from p3o import model as models
 from p3o import speeds
 from p3o.display import Display, Header
 from p3o.errors import RunStopped, UserError, is_out_of_memory, out_of_memory
-from p3o.evaluate import Patience, evaluate
+from p3o.evaluate import evaluate
 from p3o.folder import fixed_part, leave_mark, open_folder, write_config
 from p3o.jobs import Setup, env_name, maker
 from p3o.networks import num_parameters
@@ -30,10 +30,6 @@ from p3o.train import Iteration
 
 MEMORY = ("num_envs", "num_steps", "replay_size")  # settings that decide how much of it a run needs
 INTERVAL_ITERATIONS, INTERVAL_STEPS = 10, 10_000  # a line of updates.csv every so often, whichever is longer
-
-
-class _CutShort(Exception):
-    """A wish to stop came while an evaluation was played."""
 
 
 class Session:
@@ -379,17 +375,16 @@ class Session:
             make = maker(self.job.env, self.job.env_kwargs)
             assert make is not None
             self._eval_env = make()
-        patience = Patience("evaluating", tell=self.display.message)
-
-        def on_frame(length: int) -> None:
-            patience(length)
-            if stop.received is not None and self.trainer.step < self.steps:
-                raise _CutShort
-
-        episodes = self.setup.config.eval_episodes
-        try:
-            results = evaluate(self.model(), self._eval_env, episodes, self.job.seed, self.trainer.step, on_frame)
-        except _CutShort:
+        results = evaluate(
+            self.model(),
+            self._eval_env,
+            self.setup.config.eval_episodes,
+            self.job.seed,
+            self.trainer.step,
+            self.display.message,
+            lambda: stop.received is not None and self.trainer.step < self.steps,
+        )
+        if results is None:
             self.next_evaluation = due
             return
         mean = float(np.mean([total for total, _ in results]))
