@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from p3o.provenance import processor
+
 PARTS_SHOWN = ("simulator", "acting", "normalising", "copying", "updating", "logging")
 COLORS = dict(zip(PARTS_SHOWN, ("#4d4d4d", "#1b78b4", "#7fb8d8", "#b8b8b8", "#d95f02", "#e7c07b"), strict=True))
 
@@ -62,8 +64,6 @@ def run_worker(script: str, what: Any, core: int | None) -> Any:
 
 def machine_line(*packages: str) -> str:
     """The processor and the versions that a measurement belongs to."""
-    from p3o.jobs import processor  # not above: it imports JAX, and some benchmarks start without
-
     versions = []
     for package in packages:
         try:

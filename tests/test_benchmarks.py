@@ -1,6 +1,7 @@
 """The benchmarks' own arithmetic: what they fit, what they compare, what they write into a page."""
 
 import argparse
+import ast
 import gzip
 import json
 import shutil
@@ -304,3 +305,24 @@ def test_every_benchmark_finds_what_it_imports_from_the_library():
     command = [sys.executable, "-c", f"{words}; import {', '.join(names)}"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_what_a_benchmark_imports_from_the_library_only_when_it_runs_is_there_too():
+    folder = Path(__file__).parents[1] / "benchmarks"
+    missing, seen = [], 0
+    for path in folder.glob("*.py"):
+        inner = (
+            node
+            for function in ast.walk(ast.parse(path.read_text()))
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "p3o"
+        )
+        for line in map(ast.unparse, inner):
+            seen += 1
+            try:
+                exec(line, {})
+            except ImportError as error:
+                missing.append(f"{path.name}: {error}")
+    assert seen > 10
+    assert missing == []
