@@ -244,7 +244,7 @@ def test_the_table_of_published_runs_says_what_is_passed_and_from_how_many_seeds
 
 def test_the_designs_of_published_runs_are_what_they_say():
     mujoco = {"a-p3o": 40, "b-ppo": 24, "c-paper": 63, "d-ablations": 60, "e-v5": 48}
-    games = {"a-pong-breakout": 2, "b-games": 12, "c-lambda": 1, "d-ess": 2}
+    games = {"a-pong-breakout": 2, "b-games": 12, "c-lambda": 1, "d-ess": 2, "e-acer-clip": 2}
     for folder, sizes, kinds in (
         ("mujoco", mujoco, ("vector", "gaussian")),
         ("games", games, ("image", "categorical")),
