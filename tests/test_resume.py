@@ -470,6 +470,35 @@ def test_an_environment_that_can_only_be_rebuilt_goes_on_equal(tmp_path, capsys)
     assert "afresh" not in capsys.readouterr().err
 
 
+class Enemy:
+    def __init__(self, place):
+        self.place = place
+
+
+class Haunted(gym.Env):
+    """Its episodes make objects, which a file cannot make again."""
+
+    observation_space, action_space = Opaque.observation_space, Opaque.action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position, self.enemies = np.zeros(2), []
+        return self.position.copy(), {}
+
+    def step(self, action):
+        self.enemies.append(Enemy(self.np_random.normal()))
+        self.position = np.array([float(action), sum(enemy.place for enemy in self.enemies)])
+        return self.position.copy(), float(self.position[1]), bool(self.np_random.random() < 0.05), False, {}
+
+
+def test_an_environment_whose_episodes_make_objects_goes_on_equal(tmp_path, capsys):
+    train_in_two(Haunted, tmp_path)
+    stored = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert {one["kind"] for one in stored["state"]["trainer"]["environments"]["envs"]} == {"state"}
+    assert differences(tmp_path / "alone", tmp_path / "run") == []
+    assert "afresh" not in capsys.readouterr().err
+
+
 class Sought(gym.Env):
     """Each episode has a goal, which is known to a function alone."""
 
