@@ -685,6 +685,23 @@ def test_weights_do_not_depend_on_the_cores_that_a_run_is_resumed_on():
     assert trained([first], 2)[0] == "2"
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_computes_before_the_first_agent_is_told_once(is_late):
+    """XLA's threads are as they are then, and config.json says for how many cores."""
+    words = f"""
+import jax, warnings
+from p3o.jobs import Job, set_up
+warnings.simplefilter("always")
+if {is_late}:
+    jax.numpy.zeros(2)
+print([set_up(Job("CartPole-v1", "p3o", 100)).cores for _ in range(2)])
+"""
+    free = {name: value for name, value in os.environ.items() if name not in ("PJRT_NPROC", "XLA_FLAGS")}
+    result = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True, env=free)
+    assert result.stderr.count("JAX was in use before the first agent") == is_late
+    assert result.stdout.strip() == str([len(available_cores()) if is_late else 1] * 2)
+
+
 def test_settings_newer_than_a_run_are_what_they_were_before(tmp_path):
     folder = tmp_path / "run"
     assert call("train", "CartPole-v1", "--steps", 128, "--out", folder, "--set", "grad_clip=joint").code == 0

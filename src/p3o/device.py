@@ -11,6 +11,10 @@ SINGLE_THREAD_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_t
 CGROUP = Path("/sys/fs/cgroup")  # where a container says what it may use
 GPU_SHARE = "P3O_GPU_SHARE"  # variable by which a sweep tells a process how many share its GPU
 DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"
+LATE = (
+    "JAX was in use before the first agent, with threads as it sets them: agents may be slower for it, and a run that "
+    "another process resumes is perhaps not bit for bit the same; make the first agent before anything is computed"
+)
 
 
 def cache_folder() -> Path | None:
@@ -54,6 +58,9 @@ def configure(observation_kind: str, deterministic: bool = False, cores: int | N
     number of cores, which moves its last bits: a resumed run is given the number that it had.
     """
     cores = cores or (1 if observation_kind == "vector" else len(available_cores()))
+    if "PJRT_NPROC" not in os.environ and _is_in_use():
+        cores = len(available_cores())  # XLA's own choice
+        warnings.warn(LATE, stacklevel=2)
     cores = int(os.environ.setdefault("PJRT_NPROC", str(cores)))
     flags = os.environ.get("XLA_FLAGS", "")
     wanted = []
@@ -74,6 +81,12 @@ def configure(observation_kind: str, deterministic: bool = False, cores: int | N
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     return cores
+
+
+def _is_in_use() -> bool:
+    """Whether something was computed in this process already, so that XLA is set up for good."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # nothing public says it
+    return getattr(bridge, "backends_are_initialized", lambda: False)()
 
 
 def available_cores() -> list[int]:
