@@ -203,24 +203,25 @@ def games(results: Path) -> list[str]:
     ):
         paper = paper_score(env, algo)
         name = f"{algo}, {preset}" + (f", {variant}" if variant else "")
-        seeds = max(len(values) for values in scores.values())
-        means = [_of_seeds(scores.get(step, []), seeds) for step in at]
         end = ends.get((env, algo, preset, variant))
+        seeds = max([len(values) for values in scores.values()] + ([] if end is None else [end[2]]))
+        means = [_of_seeds(scores.get(step, []), seeds) for step in at]
         last = "–" if end is None else f"{end[1]:,.1f} at {end[0] / 1e6:.2f}M"
         lines.append([env, name, str(seeds), "–" if paper is None else f"{paper:,.1f}", *means, last])
     steps = [f"{step / 1e6:g}M" for step in at]
     return markdown_table(["game", "run", "seeds", "the paper, 28M", *steps, "end of the longest"], lines)
 
 
-def _ends(results: Path) -> dict[tuple[str, ...], tuple[int, float]]:
-    """Of each group the run that came furthest: its last step, and the mean of its last 100 episodes."""
-    furthest: dict[tuple[str, ...], tuple[int, float]] = {}
+def _ends(results: Path) -> dict[tuple[str, ...], tuple[int, float, int]]:
+    """Of each group the furthest run: its last step and the mean of its last 100 episodes; and how many there are."""
+    furthest: dict[tuple[str, ...], tuple[int, float, int]] = {}
     for file in sorted(results.rglob("config.json")):  # of two that came equally far the first seed, not the better
         run = load_run(file.parent)
         *group, _ = _name(run.config)
         mean = float(window_mean(run.episodes["step"], run.episodes["return_"], np.array(run.last_step)))
-        if run.last_step > furthest.get(tuple(group), (-1, 0.0))[0]:
-            furthest[tuple(group)] = (int(run.last_step), mean)
+        step, best, number = furthest.get(tuple(group), (-1, 0.0, 0))
+        step, best = (int(run.last_step), mean) if run.last_step > step else (step, best)
+        furthest[tuple(group)] = (step, best, number + 1)
     return furthest
 
 

@@ -146,14 +146,14 @@ def test_the_table_of_games_has_every_group_at_every_checkpoint(tmp_path):
         "PongNoFrameskip-v4,p3o,paper,lambda-0,0,1000000,-3.25",
     ]
     (tmp_path / "summary.csv").write_text("\n".join([",".join(results.COLUMNS), *lines]) + "\n")
-    for seed, last in ((0, 2_400_000), (1, 1_200_000)):  # 100 games of 5, and one of -95 before them
+    for seed, last in ((0, 2_400_000), (1, 1_200_000), (2, 900_000)):  # 100 games of 5, and one of -95 before them
         run = write_run(tmp_path / f"seed-{seed}", "PongNoFrameskip-v4", preset="paper", seed=seed, steps=5_000_000)
         games = [f"{last - 1000 + n},0,{5 if n else -95},10,1.0" for n in range(101)]
         (run / "episodes.csv").write_text("\n".join(["step,env,return,length,seconds", *games]) + "\n")
         (run / "updates.csv").write_text(f"step\n{last}\n")
     assert results.games(tmp_path)[0] == "| game | run | seeds | the paper, 28M | 1M | 2M | end of the longest |"
     assert results.games(tmp_path)[2:] == [
-        "| PongNoFrameskip-v4 | p3o, paper | 2 | 20.9 | 10.5 | 20.0 (1 of 2) | 5.0 at 2.40M |",
+        "| PongNoFrameskip-v4 | p3o, paper | 3 | 20.9 | 10.5 (2 of 3) | 20.0 (1 of 3) | 5.0 at 2.40M |",
         "| PongNoFrameskip-v4 | p3o, paper, lambda-0 | 1 | 20.9 | -3.2 | – | – |",
         "| PongNoFrameskip-v4 | a2c, paper | 1 | 20.2 | -20.0 | – | – |",
     ]
