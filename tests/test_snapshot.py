@@ -1,9 +1,11 @@
 """A restored environment goes on bit for bit like the captured one, or the capture is refused."""
 
+import argparse
 import copy
 import enum
 import functools
 import json
+import logging
 import math
 import os
 import random
@@ -21,8 +23,9 @@ from gymnasium import spaces, wrappers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p3o import checkpoint
 from p3o.envs import introspection
-from p3o.envs.snapshot import NotSnapshotable, capture, restore
+from p3o.envs.snapshot import DEEPEST, NotSnapshotable, capture, restore
 
 TASKS = (
     "HalfCheetah",
@@ -378,6 +381,21 @@ def test_endless_data_is_refused():
         capture(holding(endless[0]))
 
 
+@pytest.mark.parametrize(
+    "wrap", [Weather, lambda inner, _: [inner], lambda inner, _: (inner,), lambda inner, _: {0: inner}]
+)
+def test_data_as_deep_as_a_checkpoint_can_take_are_captured(wrap):
+    deep = [capture(holding(functools.reduce(wrap, range(depth), 1))) for depth in (10, DEEPEST)]
+    for snapshot in deep:
+        skeleton, arrays = checkpoint.flatten({"state": {"trainer": {"environments": {"envs": [{"state": snapshot}]}}}})
+        stored = json.loads(json.dumps(skeleton, indent=1))
+        restored = checkpoint.unflatten(stored, arrays)["state"]["trainer"]["environments"]["envs"][0]["state"]
+        restore(Plain(), restored)
+    for depth in (DEEPEST + 1, 300, 5000):
+        with pytest.raises(NotSnapshotable):
+            capture(holding(functools.reduce(wrap, range(depth), 1)))
+
+
 def test_cycles_and_back_references_are_restored():
     env, fresh = holding([1]), Plain()
     env.held += [env.held, env]
@@ -399,7 +417,7 @@ def test_windows_are_no_state():
     assert isinstance(env.unwrapped.screen, surface)
 
 
-@pytest.mark.parametrize("attribute", ["weather", "phase", "moves", "action_space"])
+@pytest.mark.parametrize("attribute", ["moves", "action_space"])
 def test_what_is_matched_has_to_be_in_place(attribute):
     fresh = Plain()
     setattr(fresh, attribute, None)
@@ -407,6 +425,82 @@ def test_what_is_matched_has_to_be_in_place(attribute):
     with pytest.raises(ValueError, match="not where it was captured"):
         restore(fresh, capture(holding(1)))
     assert vars(fresh) == before
+
+
+@pytest.mark.parametrize("missing", [("weather",), ("phase",), ("weather", "phase")])
+def test_objects_and_members_that_are_not_in_place_are_made_anew(missing):
+    env, fresh = holding([1, 2]), Plain()
+    for attribute in missing:
+        setattr(fresh, attribute, Clock() if attribute == "weather" else None)
+    restore(fresh, capture(env))
+    assert type(fresh.weather) is Weather
+    assert fresh.phase is env.phase
+    assert fresh.weather.wind == env.weather.wind
+    assert fresh.weather.history is fresh.position  # one array, as before
+    assert fresh.weather is not env.weather
+
+
+class Clock:
+    """Code runs when it is made or dropped."""
+
+    dropped = 0
+
+    def __init__(self):
+        self.time = 0
+
+    def __del__(self):
+        Clock.dropped += 1
+
+
+class Logging:
+    def __init__(self):
+        self.log = logging.getLogger("a game")
+
+
+class Sealed:
+    def __new__(cls):
+        raise AssertionError("code runs")
+
+    def __init__(self):
+        raise AssertionError("code runs")
+
+
+@pytest.mark.parametrize(
+    "make_one",
+    [Clock, Logging, lambda: type("Local", (), {})(), lambda: argparse.Namespace(a=1)],
+    ids=["dropped", "logging", "local", "other package"],
+)
+def test_objects_of_other_classes_have_to_be_in_place(make_one):
+    env, fresh = holding(1), Plain()
+    env.extra = make_one()
+    snapshot = capture(env)
+    before = dict(vars(fresh))
+    with pytest.raises(ValueError, match="not where it was captured"):
+        restore(fresh, snapshot)
+    assert vars(fresh) == before
+    fresh.extra = make_one()
+    restore(fresh, snapshot)
+    assert type(fresh.extra).__name__ == type(env.extra).__name__
+
+
+def test_no_code_runs_for_an_object_that_is_made_anew():
+    env, fresh = holding(1), Plain()
+    env.extra = object.__new__(Sealed)
+    env.extra.number = 3
+    restore(fresh, capture(env))
+    assert type(fresh.extra) is Sealed
+    assert vars(fresh.extra) == {"number": 3}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["subprocess.Popen", "os.system", "collections.OrderedDict", "test_snapshot.np.ndarray", "test_snapshot", ""],
+)
+def test_a_snapshot_makes_nothing_that_it_is_not_to_make(name):
+    snapshot = capture(holding(1))
+    snapshot[-1][1]["weather"] = {"object": [name, {}]}
+    with pytest.raises(ValueError, match="not where it was captured"):
+        restore(Plain(), snapshot)
 
 
 def test_a_function_with_other_numbers_in_it_is_not_the_same():

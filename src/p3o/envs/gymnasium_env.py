@@ -10,23 +10,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from p3o.envs import snapshot as snapshots
-from p3o.envs.action_log import ActionLog
-from p3o.envs.introspection import layers_of
 from p3o.envs.mujoco_steps import make_steps
 from p3o.envs.quiet import quietly
 from p3o.errors import UserError
 from p3o.spaces import Encoder, observation_spec
 from p3o.types import Observation, Step
 
-OURS = ("gymnasium", "p3o")  # whose environments are as easy to capture in an episode as at its start
+LONGEST_REBUILD = 1_000_000  # actions of an episode that are kept for a rebuild
 
 
 class HostVectorEnv:
     """Single environments stepped in turn in this process: the fast way for simulators of 10 µs to 1 ms a step.
 
-    Each is either snapshotted exactly, or rebuilt from a seeded reset and its actions since. Where the latter may be
-    needed, every episode starts from a seed of its own: in environments that cannot be captured, and in those of
-    others, which may come to hold what another process cannot be given, such as objects made on the way.
+    Each is either snapshotted exactly, or rebuilt from a seeded reset and its actions since. For the latter every
+    episode starts from a seed of its own.
     """
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, seeds: np.random.SeedSequence):
@@ -42,8 +39,7 @@ class HostVectorEnv:
         self.is_waiting = np.zeros(num_envs, bool)
         self._episodes = [0] * num_envs
         self._earned = [0.0] * num_envs  # reward of the running episode: a rebuild has to arrive at it
-        self._actions: list[ActionLog | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
-        self._is_plain = [False] * num_envs  # it could be captured after the reset
+        self._actions: list[list[Any] | None] = [None] * num_envs  # since the reset, where a rebuild may be needed
         self._is_unlogged = True  # no environment needs its actions kept
         self._never = np.zeros(num_envs, bool)
         self._never.setflags(write=False)
@@ -54,26 +50,22 @@ class HostVectorEnv:
         key = (*parent.spawn_key, episode)
         return int(np.random.SeedSequence(parent.entropy, spawn_key=key).generate_state(1)[0])
 
-    def _start_episode(self, index: int, is_seeded: bool = False) -> Any:
-        log = self._actions[index]
-        is_seeded = is_seeded or self._episodes[index] == 0 or log is not None
+    def _start_episode(self, index: int) -> Any:
+        is_seeded = self._episodes[index] == 0 or self._actions[index] is not None
         seed = self._episode_seed(index, self._episodes[index]) if is_seeded else None
         self._episodes[index] += 1
         self._earned[index] = 0.0
-        if log is not None:
-            log.clear()
+        if self._actions[index] is not None:
+            self._actions[index] = []
         return self.envs[index].reset(seed=seed)[0]
 
     def reset(self) -> Observation:
         for index, env in enumerate(self.envs):
             self._encoder.write(self._start_episode(index), self._current, index)
-            is_ours = all(type(layer).__module__.partition(".")[0] in OURS for layer in layers_of(env))
             try:
                 snapshots.capture(env, self._functions[index])
-                self._is_plain[index] = True
             except snapshots.NotSnapshotable:
-                self._is_plain[index] = False
-            self._actions[index] = None if is_ours and self._is_plain[index] else ActionLog()
+                self._actions[index] = []
         self._is_unlogged = all(log is None for log in self._actions)
         return self._current
 
@@ -103,8 +95,8 @@ class HostVectorEnv:
         ended = []
         for index, env in enumerate(self.envs):
             log = self._actions[index]
-            if log is not None:
-                log.add(action[index])
+            if log is not None and len(log) <= LONGEST_REBUILD:
+                log.append(action[index].copy())
             raw, reward[index], is_terminated, is_truncated, _ = env.step(action[index])
             self._earned[index] += reward[index]
             if is_terminated or is_truncated:
@@ -122,11 +114,12 @@ class HostVectorEnv:
         common = {"episodes": self._episodes[index], "earned": float(self._earned[index]), "observation": row}
         log = self._actions[index]
         if log is not None:
-            common |= {"log": log.tree()}
-        if self._is_plain[index]:
-            with contextlib.suppress(snapshots.NotSnapshotable):
-                return common | {"kind": "state", "state": snapshots.capture(self.envs[index], self._functions[index])}
-        return common | {"kind": "fresh" if log is None else "rebuild"}
+            actions = np.stack(log) if log else None
+            return common | {"kind": "rebuild" if len(log) <= LONGEST_REBUILD else "fresh", "actions": actions}
+        try:
+            return common | {"kind": "state", "state": snapshots.capture(self.envs[index], self._functions[index])}
+        except snapshots.NotSnapshotable:
+            return common | {"kind": "fresh"}
 
     def restore(self, snapshot: dict[str, Any]) -> list[int]:
         if len(snapshot["envs"]) != self.num_envs:
@@ -137,39 +130,41 @@ class HostVectorEnv:
 
     def _restore_one(self, index: int, one: dict[str, Any]) -> bool:
         self._episodes[index], self._earned[index] = one["episodes"], one["earned"]
-        log = _log_of(one)
-        self._actions[index], self._is_plain[index] = log, one["kind"] == "state"
-        if one["kind"] == "state" and self._put_state(index, one):
+        if one["kind"] == "state":
+            try:
+                self.envs[index].reset(seed=0)  # makes what only a reset makes; all of it is overwritten
+                snapshots.restore(self.envs[index], one["state"], self._functions[index])
+            except ValueError:  # say, another version of the simulator
+                seed = self._episode_seed(index, self._episodes[index])
+                self._episodes[index] += 1
+                self._encoder.write(self.envs[index].reset(seed=seed)[0], self._current, index)
+                return False
+            for leaf, row in zip(_leaves(self._current), one["observation"], strict=True):
+                leaf[index] = row
             return True
-        if log is not None and log.is_whole and one["kind"] != "fresh" and self._rebuild(index, one, log):
+        self._actions[index] = []
+        if one["kind"] == "rebuild" and self._rebuild(index, one):
             return True
-        self._encoder.write(self._start_episode(index, is_seeded=True), self._current, index)
+        self._encoder.write(self._start_episode(index), self._current, index)
         return False
 
-    def _put_state(self, index: int, one: dict[str, Any]) -> bool:
-        """False where it does not fit: another version of the simulator, an object that only the episode has made."""
-        try:
-            self.envs[index].reset(seed=0)  # makes what only a reset makes; all of it is overwritten
-            snapshots.restore(self.envs[index], one["state"], self._functions[index])
-        except ValueError:
-            return False
-        for leaf, row in zip(_leaves(self._current), one["observation"], strict=True):
-            leaf[index] = row
-        return True
-
-    def _rebuild(self, index: int, one: dict[str, Any], log: ActionLog) -> bool:
+    def _rebuild(self, index: int, one: dict[str, Any]) -> bool:
         """Play the episode again up to the same point; True if it arrives at the same observation."""
-        env, actions = self.envs[index], log.actions()
+        env = self.envs[index]
+        log = [] if one["actions"] is None else list(one["actions"])
         raw = env.reset(seed=self._episode_seed(index, one["episodes"] - 1))[0]
         earned = 0.0
-        for action in [] if actions is None else actions:
+        for action in log:
             raw, reward, is_terminated, is_truncated, _ = env.step(action)
             earned += float(reward)  # as the array of float64 does, whatever kind of number it is
             if is_terminated or is_truncated:
                 return False
         self._encoder.write(raw, self._current, index)
         rows = zip(_leaves(self._current), one["observation"], strict=True)
-        return earned == one["earned"] and all(np.array_equal(leaf[index], row) for leaf, row in rows)
+        if earned != one["earned"] or not all(np.array_equal(leaf[index], row) for leaf, row in rows):
+            return False
+        self._actions[index] = log
+        return True
 
     def close(self) -> None:
         for env in self.envs:
@@ -282,16 +277,6 @@ def _seeded(env: gym.vector.VectorEnv, seeds: list[int]) -> Any:
         with contextlib.suppress(TypeError, gym.error.Error):
             return env.reset(seed=seed)[0]
     return env.reset(seed=seeds[0])[0]
-
-
-def _log_of(one: dict[str, Any]) -> ActionLog | None:
-    """The actions in an environment's snapshot, if it had to keep them."""
-    if "log" in one:
-        return ActionLog.restored(**one["log"])
-    if one["kind"] == "state":
-        return None
-    actions = one.get("actions")  # as snapshots had them before
-    return ActionLog.restored(0 if actions is None else len(actions), actions)
 
 
 def _leaves(observation: Observation) -> list[np.ndarray]:

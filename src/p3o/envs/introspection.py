@@ -39,8 +39,31 @@ class _Plain:
 
 def has_only_attributes(value: object) -> bool:
     """Whether everything `value` holds is in its `__dict__`."""
-    layout = [(k.__basicsize__, k.__itemsize__, k.__dictoffset__, k.__weakrefoffset__) for k in (type(value), _Plain)]
-    return layout[0] == layout[1] and not isinstance(value, types.ModuleType)
+    return is_plain_class(type(value)) and not isinstance(value, types.ModuleType)
+
+
+def is_plain_class(kind: type) -> bool:
+    """Whether its objects hold all that they hold in their `__dict__`."""
+    layout = [(k.__basicsize__, k.__itemsize__, k.__dictoffset__, k.__weakrefoffset__) for k in (kind, _Plain)]
+    return layout[0] == layout[1]
+
+
+def class_named(name: str, layers: Layers) -> type | None:
+    """The class of that full name in a loaded module, of a package that a layer is from.
+
+    Only enumerations, and classes of which an object can be made, filled and dropped without running any code.
+    """
+    parts = name.split(".")
+    if parts[0] not in {type(layer).__module__.partition(".")[0] for layer in layers}:
+        return None
+    for length in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:length]))
+        for part in parts[length:]:
+            found = getattr(found, "__dict__", {}).get(part)
+        if isinstance(found, type) and full_name(found) == name:
+            is_data = issubclass(found, enum.Enum) or (is_plain_class(found) and not hasattr(found, "__del__"))
+            return found if is_data else None
+    return None
 
 
 def is_mujoco(owner: object) -> bool:

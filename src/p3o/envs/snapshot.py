@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -21,6 +21,7 @@ from p3o.envs import mujoco_state
 from p3o.envs.introspection import (
     SCALARS,
     Layers,
+    class_named,
     constants,
     full_name,
     has_only_attributes,
@@ -41,6 +42,7 @@ BIT_GENERATORS = {
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
 MISSING = object()
+DEEPEST = 60  # levels of nesting: what writes and reads a checkpoint follows them, too
 
 
 class NotSnapshotable(Exception):
@@ -66,9 +68,10 @@ def capture(env: gymnasium.Env, functions: Sequence[Any] | None = None) -> Tree:
 def restore(env: gymnasium.Env, snapshot: Tree, functions: Sequence[Any] | None = None) -> None:
     """Put `env`, made as the captured one was, into the captured state; it may be unused or used.
 
-    Functions are among those that `functions_in` said of `env` before its first reset. Objects, and functions that are
-    known by their name, are matched with those that `env` holds in the same place, never looked up: where only a reset
-    puts them there, reset `env` once before. After a ValueError `env` is as it was.
+    Functions are among those that `functions_in` said of `env` before its first reset. Functions that are known by
+    their name, and objects, are matched with those that `env` holds in the same place: where only a reset puts them
+    there, reset `env` once before. Objects that are not there, since an episode made them, are made anew where
+    `class_named` knows their class. After a ValueError `env` is as it was.
     """
     layers = layers_of(env)
     decoder = _Decoder(layers, functions_in(env) if functions is None else functions)
@@ -107,6 +110,7 @@ class _Encoder:
         self.found: list[Any] = []  # functions, as they come
         self.seen: dict[int, tuple[int, object]] = {}  # by id; holds the value too, or its id could come again
         self.arrays: list[tuple[int, int, str]] = []  # first and last address, place
+        self.depth = 0
 
     def attributes(self, owner: object, where: str) -> Tree:
         if not has_only_attributes(owner):
@@ -137,7 +141,8 @@ class _Encoder:
         if type(value) in SEQUENCES.values():
             return self.sequence(value, where)
         self.remember(value)
-        return self.mutable(value, where)
+        with self.deeper(where):
+            return self.mutable(value, where)
 
     def function(self, value: Any, where: str) -> Tree:
         """By its place among those of before the first reset or, where its name says all of it, by that alone."""
@@ -148,6 +153,16 @@ class _Encoder:
         elif self.functions is not None and not is_known_by_name(value):
             raise NotSnapshotable(f"{where} is a function that was made after the first reset began")
         return {"function": node}
+
+    @contextlib.contextmanager
+    def deeper(self, where: str) -> Iterator[None]:
+        if self.depth == DEEPEST:
+            raise NotSnapshotable(f"{where[:200]} is nested too deeply, or in a cycle")
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def remember(self, value: object) -> None:
         self.seen[id(value)] = (len(self.seen), value)
@@ -161,7 +176,8 @@ class _Encoder:
             is_number = all(isinstance(item, int | float | np.number) for item in value)
             if not is_number or list(type(value)(list(value))) != list(value):
                 raise NotSnapshotable(f"{where} is a set that another process may go through in another order")
-        items = self.items(value, where)
+        with self.deeper(where):
+            items = self.items(value, where)
         self.remember(value)
         return {type(value).__name__: items}
 
@@ -288,6 +304,8 @@ class _Decoder:
             return own
         if tag == "function" and len(content) > 2:
             own = dict(enumerate(self.functions)).get(content[2], MISSING)
+        if tag in ("object", "enum") and content[0] != full_name(type(own)):
+            return self.made(tag, content)
         if content[0] != full_name(own if tag == "function" else type(own)):
             raise ValueError(f"{content[0]} is not where it was captured")
         if tag == "object" and has_only_attributes(own):
@@ -308,6 +326,19 @@ class _Decoder:
                 raise ValueError(f"{content[0]} has other numbers in it than where it was captured")
             return own
         raise ValueError(f"unknown entry {tag!r}")
+
+    def made(self, tag: str, content: Any) -> Any:
+        """What an episode made, by its class: an object without running any code, or a member of an enumeration."""
+        kind: Any = class_named(content[0], self.layers)
+        if kind is None or issubclass(kind, enum.Enum) != (tag == "enum"):
+            raise ValueError(f"{content[0]} is not where it was captured")
+        if tag == "enum":
+            return kind[content[1]]
+        if any(type(node) is dict and "own" in node for node in content[1].values()):
+            raise ValueError(f"{content[0]} holds what is no state, and is not where it was captured")
+        value = self.remember(object.__new__(kind))
+        vars(value).update(self.attributes(value, content[1]))
+        return value
 
     def generator(self, state_node: Any, seed_node: Any) -> np.random.Generator:
         slot = len(self.seen)
