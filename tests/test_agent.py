@@ -23,7 +23,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from killing import differences
 
-from p3o import A2C, ACER, P3O, PPO, checkpoint, evaluate
+from p3o import A2C, ACER, P3O, PPO, checkpoint, evaluate, session
 from p3o.envs import known
 from p3o.envs.quiet import silence_mujoco
 from p3o.errors import RunStopped, UserError
@@ -540,6 +540,66 @@ def test_a_loaded_model_that_is_killed_before_its_first_checkpoint_goes_on_from_
     assert np.array_equal(weights(resumed), weights(agent))
     assert resumed.learn().num_timesteps == 352
     assert differences(here / "alone", here / "run") == []
+
+
+def test_a_loaded_model_without_a_first_checkpoint_is_not_begun_again_from_nothing(agent, here, monkeypatch):
+    agent.save("model")
+    loaded = P3O.load("model")
+
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", full)
+        with pytest.raises(RunStopped, match="No space left"):
+            loaded.learn(64, run_dir="run")
+    assert "was to go on from a saved model" in complaint(call("resume", "run"))
+    assert not (here / "run" / "checkpoint" / "checkpoint.json").exists()
+    with open("run/.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was let go of
+    assert loaded.learn(64, run_dir="other").num_timesteps == 160
+    assert (here / "other" / "checkpoint" / "checkpoint.json").exists()
+    second = P3O.load("model")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", full)
+        with pytest.raises(RunStopped):
+            second.learn(64, run_dir="again")
+    assert second.learn(64).num_timesteps == 160  # without a folder
+    assert np.array_equal(weights(second), weights(loaded))
+
+
+def test_a_kill_before_config_json_knows_of_evaluations_leaves_a_run_without_any(here, monkeypatch):
+    agent = P3O("CartPole-v1", seed=1, **TINY_SETTINGS)
+    with pytest.raises(Killed):
+        agent.learn(640, run_dir="run", callback=kill_at(96))
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "write_config", killed)
+        with pytest.raises(Killed):
+            agent.learn(256, eval_every=64)
+    assert P3O.resume("run").learn().num_timesteps == 640
+    assert not (here / "run" / "evaluations.csv").exists() or (here / "run" / "evaluations.csv").stat().st_size < 100
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_evaluation_that_fails_is_played_when_learning_goes_on(error, here, monkeypatch):
+    agent, real = P3O("CartPole-v1", seed=1, eval_episodes=1, **TINY_SETTINGS), session.evaluate
+
+    def failing(*arguments):
+        if arguments[4] == 128:
+            raise error
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "evaluate", failing)
+        with pytest.raises(error):
+            agent.learn(256, run_dir="run", eval_every=64)
+    agent.learn()
+    rows = (here / "run" / "evaluations.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == [64, 128, 192, 256]
 
 
 @pytest.mark.parametrize("is_in_a_rollout", [False, True])

@@ -370,8 +370,12 @@ def test_a_process_in_which_xla_is_set_up_otherwise_is_told(alone, tmp_path):
     (run / "config.json").write_text(json.dumps(config | {"cores": here + 7}))
     result = call("resume", run, "--steps", 600)
     assert result.code == 0
-    assert f"XLA was set up for {here} in this process already, the run had {here + 7};" in result.err
-    assert len(json.loads((run / "config.json").read_text())["resumes"]) == 1
+    assert f"XLA is set up for {here} in this process, the run had {here + 7};" in result.err
+    config = json.loads((run / "config.json").read_text())
+    assert (len(config["resumes"]), config["cores"]) == (1, here)
+    again = call("resume", run, "--steps", 640)  # told once
+    assert again.code == 0
+    assert "XLA is set up" not in again.err
 
 
 def test_a_run_started_without_evaluation_settings_keeps_its_evaluations(tmp_path, monkeypatch):
@@ -419,6 +423,27 @@ def test_a_signal_cuts_an_evaluation_short_and_the_resume_plays_it(sent_at, last
         assert call("resume", tmp_path / "run").code == 0
     assert differences(tmp_path / "alone", tmp_path / "run") == []
     assert (tmp_path / "run" / "evaluations.csv").read_bytes() == (tmp_path / "alone" / "evaluations.csv").read_bytes()
+
+
+def test_an_evaluation_that_is_left_to_the_resume_is_played_though_the_total_is_lowered(tmp_path, monkeypatch):
+    words = ("train", "CartPole-v1", "--steps", 512, "--eval-every", 64, *TINY, "eval_episodes=5")
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "evaluate", functools.partial(cut_short, session.evaluate, 192))
+        assert call(*words, "--out", tmp_path / "run").code == 143
+    result = call("resume", tmp_path / "run", "--steps", 192)
+    assert result.code == 0
+    assert "evaluation at step 192" in result.err
+    rows = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == [64] * 5 + [128] * 5 + [192] * 5
+    assert "evaluation at" not in call("resume", tmp_path / "run", "--steps", 192).err  # once
+
+
+def cut_short(real, at, *arguments):
+    *others, step, tell, is_unwanted = arguments
+    if step == at:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)  # Python's handlers run between two of its instructions
+    return real(*others, step, tell, is_unwanted)
 
 
 # Environments that resist ---------------------------------------------------------------------------------------------
@@ -607,6 +632,24 @@ def test_a_rebuilt_environment_may_pay_in_single_precision(tmp_path, capsys):
     train_in_two(Single, tmp_path)
     assert differences(tmp_path / "alone", tmp_path / "run") == []
     assert "afresh" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, UserError])
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_cannot_play_its_actions_again_says_so_once(where, error, tmp_path, capsys, monkeypatch):
+    agent = P3O(Opaque, seed=1, **TINY_SETTINGS)
+    agent.learn(512, run_dir=tmp_path / "run", callback=lambda status: status.step < 160)
+    calls, real = count(), getattr(Opaque, where)
+
+    def failing(*arguments, **keywords):
+        if next(calls) == 0:
+            raise error("blocked")
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(Opaque, where, failing)
+    agent = P3O.resume(tmp_path / "run", env=Opaque)
+    assert capsys.readouterr().err.count("start afresh") == 1
+    assert agent.learn().num_timesteps == 512
 
 
 def test_an_environment_that_cannot_be_brought_back_says_so_once(tmp_path, capsys):

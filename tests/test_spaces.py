@@ -100,6 +100,18 @@ def test_rows_of_a_one_hot_are_cleared():
     np.testing.assert_array_equal(into.vector, [[0, 0, 1]])
 
 
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([3, 3]), spaces.MultiBinary(2), spaces.Tuple([box(1), box(1)])])
+def test_too_many_numbers_are_refused(space):
+    raw = (np.zeros(1), np.zeros(2)) if isinstance(space, spaces.Tuple) else np.ones(3, int)
+    with pytest.raises(UserError, match="an observation has the shape"):
+        encode(space, raw)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3)])
+def test_a_vector_may_come_as_a_row_or_a_column(shape):
+    np.testing.assert_array_equal(encode(box(3), np.arange(3.0).reshape(shape)).vector, [[0, 1, 2]])
+
+
 def test_vectors_keep_double_precision():
     np.testing.assert_array_equal(encode(box(1, dtype=np.float64), np.array([1 + 1e-12])).vector, [[1 + 1e-12]])
 

@@ -51,16 +51,20 @@ def keep_freed_memory() -> None:
         mallopt(arena_max, 1)
 
 
-def configure(observation_kind: str, deterministic: bool = False, cores: int | None = None) -> int:
+def configure(
+    observation_kind: str, deterministic: bool = False, cores: int | None = None, was_in_use: bool = False
+) -> int:
     """Set JAX's defaults for a run; what the user has set already stays. Returns the cores that XLA compiles for.
 
     Small networks run faster on one thread, and one thread a process is what sweeps want. XLA cuts an update by the
-    number of cores, which moves its last bits: a resumed run is given the number that it had.
+    number of cores, which moves its last bits: a resumed run is given the number that it had. `was_in_use` is what
+    `is_in_use` said when the job began: all this comes too late then, which is told.
     """
     cores = cores or (1 if observation_kind == "vector" else len(available_cores()))
-    if "PJRT_NPROC" not in os.environ and _is_in_use():
-        cores = len(available_cores())  # XLA's own choice
-        warnings.warn(LATE, stacklevel=2)
+    if "PJRT_NPROC" not in os.environ and is_in_use():
+        asked, cores = cores, len(available_cores())  # XLA's own choice
+        if was_in_use and (observation_kind == "vector" or asked != cores):
+            warnings.warn(LATE, stacklevel=2)
     cores = int(os.environ.setdefault("PJRT_NPROC", str(cores)))
     flags = os.environ.get("XLA_FLAGS", "")
     wanted = []
@@ -83,7 +87,7 @@ def configure(observation_kind: str, deterministic: bool = False, cores: int | N
     return cores
 
 
-def _is_in_use() -> bool:
+def is_in_use() -> bool:
     """Whether something was computed in this process already, so that XLA is set up for good."""
     bridge = sys.modules.get("jax._src.xla_bridge")  # nothing public says it
     return getattr(bridge, "backends_are_initialized", lambda: False)()

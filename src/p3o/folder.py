@@ -93,10 +93,14 @@ def folder_name(env_id: str) -> str:
     return env_id.replace("/", "-").replace(":", "-")
 
 
-def open_folder(setup: Setup, folder: Path, command: list[str] | None) -> tuple[dict[str, Any], Any]:
+def open_folder(
+    setup: Setup, folder: Path, command: list[str] | None, steps_before: int = 0
+) -> tuple[dict[str, Any], Any]:
     """Make a run folder with its config.json; returns the config and the lock that the caller holds to the end."""
     check_free(folder)
     config = describe(setup, uuid.uuid4().hex, command)
+    if steps_before:
+        config["steps_before"] = steps_before  # of the model that it goes on from
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

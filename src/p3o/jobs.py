@@ -133,8 +133,9 @@ def resolve(job: Job) -> Resolved:
 
 def set_up(job: Job, device_name: str = "auto", cores: int | None = None) -> Setup:
     """Check everything about a job and build its trainer; a resumed one on the device and cores that it had."""
+    was_in_use = device.is_in_use()  # an environment may compute with JAX, too
     job, config, specs, spaces, probe = resolve(job)
-    cores = device.configure(specs.observation.kind, config.deterministic, cores)
+    cores = device.configure(specs.observation.kind, config.deterministic, cores, was_in_use)
     if device_name == "auto":
         device_name = config.device
     elif device_name == "gpu" and not accelerators():  # resumed on a machine without one

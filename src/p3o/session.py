@@ -110,7 +110,9 @@ class Session:
         assert self.folder is not None
         fresh = self.checkpoints.restore(self.folder, tree)
         self.best_evaluation, self.next_evaluation = tree["best_evaluation"], tree["next_evaluation"]
-        if self.next_evaluation is None and self.job.eval_every is not None:
+        if self.job.eval_every is None:  # killed before config.json had it
+            self.next_evaluation = None
+        elif self.next_evaluation is None:
             self.next_evaluation = self.trainer.step + self.job.eval_every  # asked for after this checkpoint
         self.steps_before = tree["steps_before"]
         self._line_at = tuple(tree["line_at"])
@@ -144,18 +146,21 @@ class Session:
         with self._writing():
             self.recorder = Recorder(folder, self.trainer.algorithm.metrics)
 
-    def complete(self) -> None:
+    def complete(self, stop: Stop) -> None:
         """Write what a run at its total still lacks: it was killed before the model, or the total was lowered."""
         assert self.folder is not None
         try:
             is_current = models.load(self.folder / "model").step == self.trainer.step + self.steps_before
         except UserError:
             is_current = False
-        if is_current and (self.folder / "model").exists() and self._line_at[1] == self.trainer.step:
+        is_evaluated = self.next_evaluation is None or self.next_evaluation > self.trainer.step
+        if is_evaluated and is_current and (self.folder / "model").exists() and self._line_at[1] == self.trainer.step:
             return
         self._open_files(self.folder)
         assert self.recorder is not None
         try:
+            with self._stopping():
+                self._evaluate_if_due(stop)
             self._write_line()
             self.save()
         finally:
@@ -184,13 +189,15 @@ class Session:
 
     def adopt_folder(self, folder: Path) -> Any:
         """Start to record in a new folder; returns its lock."""
-        self.config, stack = open_folder(self.setup._replace(job=self.job._replace(steps=self.steps)), folder, None)
+        setup = self.setup._replace(job=self.job._replace(steps=self.steps))
+        self.config, stack = open_folder(setup, folder, None, self.steps_before)
         self.folder = folder
         if self.steps_before:  # else a run that is killed early would begin again from nothing
             try:
                 self._catch_up(folder)
             except BaseException:
-                stack.close()
+                self.checkpoints.saver.then(stack.close)
+                self.checkpoints = Checkpoints(self.trainer)  # of a folder to come
                 raise
         return stack
 
@@ -260,6 +267,8 @@ class Session:
         """Train to the total, or until a signal or the callback stops it."""
         if self.folder is not None:
             self._open_files(self.folder)
+        else:
+            self.recorder = None  # one of a folder that came to nothing
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every
@@ -368,9 +377,6 @@ class Session:
         """Play and record, and keep the policy that does best. A wish to stop leaves all but the last to the resume."""
         assert self.job.eval_every is not None
         self.trainer.check_params()  # what is not finite must not become the best
-        due = self.next_evaluation
-        while self.next_evaluation is not None and self.next_evaluation <= self.trainer.step:
-            self.next_evaluation += self.job.eval_every
         if self._eval_env is None:
             make = maker(self.job.env, self.job.env_kwargs)
             assert make is not None
@@ -385,8 +391,9 @@ class Session:
             lambda: stop.received is not None and self.trainer.step < self.steps,
         )
         if results is None:
-            self.next_evaluation = due
             return
+        while self.next_evaluation is not None and self.next_evaluation <= self.trainer.step:
+            self.next_evaluation += self.job.eval_every
         mean = float(np.mean([total for total, _ in results]))
         if not math.isfinite(mean):
             if self.folder is not None:  # a resume goes on after this evaluation, or finds the run finished

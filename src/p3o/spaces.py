@@ -231,8 +231,10 @@ class Encoder:
 
     def write(self, raw: Any, into: Observation, row: int) -> None:
         if self._is_flat:
-            if getattr(raw, "shape", None) != self._shape and np.size(raw) != into.vector.shape[1]:  # type: ignore[union-attr]
-                raise _unlike(raw, self._shape)
+            if getattr(raw, "shape", None) != self._shape:
+                if np.size(raw) != into.vector.shape[1]:  # type: ignore[union-attr]
+                    raise _unlike(raw, self._shape)
+                raw = np.ravel(raw)
             into.vector[row] = raw  # type: ignore[index]
             return
         column, image = 0, 0
@@ -255,6 +257,8 @@ class Encoder:
                 continue
             target = into.vector[row, column : column + leaf.size]  # type: ignore[index]
             if leaf.kind == "onehot":
+                if np.size(value) != len(leaf.sizes):
+                    raise _unlike(value, leaf.shape)
                 _one_hot(np.asarray(value).ravel(), leaf, target)
             else:
                 if np.size(value) != leaf.size:

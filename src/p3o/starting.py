@@ -92,8 +92,9 @@ def _tell_what_differs(setup: Setup, config: dict[str, Any], display: Display) -
         display.message("this resume runs on another machine than before; it goes on, but perhaps not bit for bit")
         differs = True
     if config.get("cores", setup.cores) != setup.cores:
-        told = "XLA was set up for {} in this process already, the run had {}; it goes on, but perhaps not bit for bit"
+        told = "XLA is set up for {} in this process, the run had {}; it goes on, but perhaps not bit for bit"
         display.message(told.format(setup.cores, config["cores"]))
+        config["cores"] = setup.cores
         differs = True
     is_on_host = setup.trainer.memory is not None
     if config.get("replay_on_host", is_on_host) != is_on_host:  # a GPU with more room, or with less
@@ -110,6 +111,11 @@ def _restore(session: Session, folder: Path, config: dict[str, Any], steps: int 
     if not checkpoint.exists(folder / "checkpoint"):
         if (folder / "model").exists():
             raise UserError(f"{folder / 'checkpoint'} is missing: the run cannot go on without it")
+        if config.get("steps_before"):
+            raise UserError(
+                f"{folder}: the run was to go on from a saved model, and was stopped before its first checkpoint; "
+                "remove the folder, and let the model learn again"
+            )
         session.display.message("there was no checkpoint yet: the run begins again")
         cut_back(folder, None)
         return []

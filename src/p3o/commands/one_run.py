@@ -160,7 +160,7 @@ def _train(begin: Any, folder: Path) -> int:
         session, folder_lock = begin(display)
         with session.holding(folder_lock):
             if session.trainer.step >= session.steps:
-                session.complete()
+                session.complete(stop)
                 display.message(
                     f"the run is finished at step {session.trainer.step:,}; --steps N goes on to a new total"
                 )

@@ -106,7 +106,7 @@ def _train(
 
     with run.holding(held):
         if run.trainer.step >= run.steps:
-            run.complete()
+            run.complete(stop)
         else:
             run.run(stop, after_iteration)
         if run.trainer.step < run.steps:
