@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from p3o import checkpoint
 from p3o.envs import introspection
-from p3o.envs.snapshot import DEEPEST, NotSnapshotable, capture, restore
+from p3o.envs.capturing import DEEPEST
+from p3o.envs.snapshot import NotSnapshotable, capture, restore
 
 TASKS = (
     "HalfCheetah",
