@@ -14,15 +14,13 @@ import jax
 import numpy as np
 
 from p3o import model as models
-from p3o import speeds
-from p3o.display import Display, Header
+from p3o.display import Display
 from p3o.errors import RunStopped, UserError, is_out_of_memory, out_of_memory
 from p3o.evaluate import evaluate
 from p3o.folder import fixed_part, leave_mark, open_folder, write_config
-from p3o.jobs import Setup, env_name, maker
-from p3o.networks import num_parameters
+from p3o.header import header
+from p3o.jobs import Setup, maker
 from p3o.panel import Status
-from p3o.placement import replay_line, what_to_expect
 from p3o.recording import Recorder, cut_back
 from p3o.saving import Checkpoints
 from p3o.signals import Stop
@@ -229,23 +227,6 @@ class Session:
             write_config(self.folder, self.config | now)
             self.config |= now
 
-    def header(self) -> Header:
-        trainer, config = self.trainer, self.setup.config
-        lines = [
-            f"{config.num_envs} environment{'s' * (config.num_envs > 1)} × {config.num_steps} steps an iteration, "
-            f"{num_parameters(trainer.state.params):,} parameters on {trainer.device.platform}, "
-            f"preset {self.job.preset}{', variant ' + self.job.variant if self.job.variant else ''}"
-        ]
-        if trainer.algorithm.replay_bytes:
-            lines.append(replay_line(trainer.algorithm.replay_bytes, trainer.placement))
-        image_speed = None
-        if self.setup.specs.observation.kind == "image":
-            image_speed = 1 / speeds.seconds_per_step(env_name(self.job.env), self.job.algo, has_images=True)
-        lines += what_to_expect(trainer.placement, image_speed, config.deterministic)
-        if self.folder is not None:
-            lines.append(f"run folder: {self.folder}")
-        return Header(f"{self.job.algo.upper()} on {env_name(self.job.env)}, seed {self.job.seed}", lines, self.steps)
-
     def status(self, metrics: dict[str, float]) -> Status:
         trainer = self.trainer
         step, seconds = self._began_at
@@ -273,7 +254,7 @@ class Session:
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every
         self._began_at = (self.trainer.step, self.trainer.seconds)
-        self.display.start(self.header())
+        self.display.start(header(self.setup, self.steps, self.folder))
         try:
             with self._stopping():
                 self._evaluate_if_due(stop)  # one that a signal had cut short
