@@ -137,7 +137,10 @@ class Session:
                 f"step {self.trainer.step:,}: {error.filename or self.folder} cannot be written: {error.strerror}"
             ) from error
 
-    def _open_files(self, folder: Path) -> None:
+    def _open_files(self, folder: Path | None) -> None:
+        if folder is None:
+            self.recorder = None  # one of a folder that came to nothing
+            return
         if self.recorder is not None and not self.recorder.is_whole:
             raise UserError(f"{folder}: lines that it had no room for are lost; `resume` goes on from its checkpoint")
         leave_mark(folder)
@@ -246,10 +249,7 @@ class Session:
 
     def run(self, stop: Stop, callback: Callable[[Any], Any] | None = None) -> None:
         """Train to the total, or until a signal or the callback stops it."""
-        if self.folder is not None:
-            self._open_files(self.folder)
-        else:
-            self.recorder = None  # one of a folder that came to nothing
+        self._open_files(self.folder)
         shown = [m.name for m in self.trainer.algorithm.metrics if m.is_shown]
         latest: dict[str, float] = dict.fromkeys(shown, float("nan"))
         every = self.setup.config.checkpoint_every

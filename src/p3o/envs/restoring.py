@@ -88,7 +88,7 @@ class Decoder:
         return [self.decode(node, own[i] if i < len(own) else MISSING) for i, node in enumerate(nodes)]
 
     def matched(self, tag: str, content: Any, own: Any) -> Any:
-        """What can only be found, not made: it has to be in the same place of the restored environment."""
+        """What is found in the same place of the restored environment, or is made by its class."""
         if tag == "mujoco":
             self.writes.append(mujoco_state.prepare(own, *content))
             return own
@@ -99,9 +99,7 @@ class Decoder:
         if content[0] != full_name(own if tag == "function" else type(own)):
             raise ValueError(f"{content[0]} is not where it was captured")
         if tag == "object" and has_only_attributes(own):
-            value = self.remember(object.__new__(type(own)))  # anew, because others may share the one in place
-            vars(value).update(self.attributes(own, content[1]))
-            return value
+            return self.filled(type(own), own, content[1])  # anew, because others may share the one in place
         if tag == "enum" and isinstance(own, enum.Enum):
             return type(own)[content[1]]
         if tag == "space" and isinstance(own, gymnasium.Space):
@@ -118,7 +116,7 @@ class Decoder:
         raise ValueError(f"unknown entry {tag!r}")
 
     def made(self, tag: str, content: Any) -> Any:
-        """What an episode made, by its class: an object without running any code, or a member of an enumeration."""
+        """What an episode made, by its class: an object, or a member of an enumeration."""
         kind: Any = class_named(content[0], self.layers)
         if kind is None or issubclass(kind, enum.Enum) != (tag == "enum"):
             raise ValueError(f"{content[0]} is not where it was captured")
@@ -126,8 +124,12 @@ class Decoder:
             return kind[content[1]]
         if any(type(node) is dict and "own" in node for node in content[1].values()):
             raise ValueError(f"{content[0]} holds what is no state, and is not where it was captured")
+        return self.filled(kind, object.__new__(kind), content[1])
+
+    def filled(self, kind: type, own: object, nodes: Any) -> Any:
+        """A new object, made without running any code of its class, next to `own`."""
         value = self.remember(object.__new__(kind))
-        vars(value).update(self.attributes(value, content[1]))
+        vars(value).update(self.attributes(own, nodes))
         return value
 
     def generator(self, state_node: Any, seed_node: Any) -> np.random.Generator:
