@@ -555,8 +555,7 @@ def test_a_loaded_model_without_a_first_checkpoint_is_not_begun_again_from_nothi
             loaded.learn(64, run_dir="run")
     assert "was to go on from a saved model" in complaint(call("resume", "run"))
     assert not (here / "run" / "checkpoint" / "checkpoint.json").exists()
-    with open("run/.lock") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was let go of
+    assert is_free(here / "run")
     assert loaded.learn(64, run_dir="other").num_timesteps == 160
     assert (here / "other" / "checkpoint" / "checkpoint.json").exists()
     second = P3O.load("model")
@@ -566,6 +565,38 @@ def test_a_loaded_model_without_a_first_checkpoint_is_not_begun_again_from_nothi
             second.learn(64, run_dir="again")
     assert second.learn(64).num_timesteps == 160  # without a folder
     assert np.array_equal(weights(second), weights(loaded))
+
+
+def is_free(folder):
+    with open(folder / ".lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_first_checkpoint_that_nobody_waited_for_is_none_of_another_folder(agent, here, monkeypatch):
+    agent.save("model")
+    loaded, real = P3O.load("model"), BackgroundSaver.wait
+
+    def wait(saver):
+        if saver.is_busy or saver._running is not None:
+            raise KeyboardInterrupt
+        real(saver)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BackgroundSaver, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.learn(64, run_dir="run")
+    deadline = time.monotonic() + 30
+    while not is_free(here / "run") and time.monotonic() < deadline:  # it is written to the end all the same
+        time.sleep(0.01)
+    with pytest.raises(Killed):
+        loaded.learn(64, run_dir="other", callback=kill_at(0))
+    resumed = P3O.resume("other")
+    assert resumed.num_timesteps == agent.num_timesteps
+    assert np.array_equal(weights(resumed), weights(agent))
 
 
 def test_a_kill_before_config_json_knows_of_evaluations_leaves_a_run_without_any(here, monkeypatch):
